@@ -1,0 +1,53 @@
+"""One error type for the whole project: a machine-readable code and a sentence that says what to do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    # What a producer is told about an event.
+    SCHEMA_VALIDATION_FAILED = "SCHEMA_VALIDATION_FAILED"
+    SCHEMA_VERSION_UNKNOWN = "SCHEMA_VERSION_UNKNOWN"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    RUN_CONTEXT_MISMATCH = "RUN_CONTEXT_MISMATCH"
+    EVENT_ID_REUSED = "EVENT_ID_REUSED"
+    INVALID_TRANSITION = "INVALID_TRANSITION"
+    SEQ_CONFLICT = "SEQ_CONFLICT"
+    STALE_FENCE = "STALE_FENCE"
+    RUN_OWNED = "RUN_OWNED"
+    NOT_ATTEMPTED = "NOT_ATTEMPTED"
+    # What a caller is told about a run, a lease or a request.
+    RUN_ALREADY_EXISTS = "RUN_ALREADY_EXISTS"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    LEASE_LOST = "LEASE_LOST"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    INVALID_CURSOR = "INVALID_CURSOR"
+    ANCHOR_INVALID = "ANCHOR_INVALID"
+    # What anybody is told about the store.
+    STORE_URL_INVALID = "STORE_URL_INVALID"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+    STORE_CLOSED = "STORE_CLOSED"
+    STORE_FULL = "STORE_FULL"
+    STORE_READ_ONLY = "STORE_READ_ONLY"
+    STORE_CORRUPT = "STORE_CORRUPT"
+    STORE_FOREIGN = "STORE_FOREIGN"
+    STORE_TOO_NEW = "STORE_TOO_NEW"
+    STORE_WRITE_BUDGET_EXCEEDED = "STORE_WRITE_BUDGET_EXCEEDED"
+    # Counted and logged, never raised.
+    DUPLICATE_PAYLOAD_MISMATCH = "DUPLICATE_PAYLOAD_MISMATCH"
+
+
+STORE_CODES = frozenset(code for code in ErrorCode if code.startswith("STORE_"))
+"""Codes that say the store could not be used at all (the command line exits with 3)."""
+
+
+class RunwrightError(Exception):
+    """Raised at every edge. `facts` are structured details; they never hold payloads or secrets."""
+
+    def __init__(self, code: ErrorCode, detail: str, **facts: Any) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.facts: dict[str, Any] = facts

@@ -1,0 +1,118 @@
+"""The two shapes of an event: as a producer writes it and as the log gives it back.
+
+Python names are snake_case, wire names camelCase. The envelope is closed: a field that is not listed
+here is refused. The payload stays the bytes that came in, from the producer's hand to the reader's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from .upcasts import upcast
+
+NO_PAYLOAD = msgspec.Raw()
+"""The one value that says an event has no payload."""
+
+
+def wire_name(name: str) -> str:
+    if name == "raw_payload":
+        return "payload"
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class RunEventWrite(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename=wire_name
+):
+    """What a producer appends."""
+
+    event_id: str
+    event_type: str
+    run_id: str
+    tenant_id: str
+    project_id: str
+    environment_id: str
+    plan_id: str
+    plan_version: str
+    engine_attempt_id: int
+    logical_attempt_id: int
+    idempotency_key: str
+    emitted_at: str
+    step_id: str | None = None
+    schema_version: int | None = None
+    emitted_by: str | None = None
+    foreign_event_id: str | None = None
+    traceparent: str | None = None
+    raw_payload: msgspec.Raw = NO_PAYLOAD
+
+    @property
+    def payload(self) -> dict[str, Any] | None:
+        """The payload, decoded, in the newest version of its type; None where there is none."""
+        raw = bytes(self.raw_payload)
+        if not raw or raw == b"null":
+            return None
+        content = msgspec.json.decode(raw)
+        return content if self.schema_version is None else upcast(self.event_type, self.schema_version, content)
+
+
+class RunEventRecord(RunEventWrite, frozen=True, kw_only=True):
+    """What the log gives back: the event as written, plus what only the Append Authority can say."""
+
+    run_seq: int
+    persisted_at: str
+    hash: str
+    redacted: bool = False  # the payload was erased by law; its digest still holds the chain together
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is constant for a run. Every event of the run repeats it; the stores keep it once."""
+
+    run_id: str
+    tenant_id: str
+    project_id: str
+    environment_id: str
+    plan_id: str
+    plan_version: str
+
+
+class FoldableEvent(Protocol):
+    """The little that a fold needs to know of an event; records and the stores' rows both have it."""
+
+    @property
+    def run_seq(self) -> int: ...
+    @property
+    def event_type(self) -> str: ...
+    @property
+    def step_id(self) -> str | None: ...
+    @property
+    def logical_attempt_id(self) -> int: ...
+    @property
+    def engine_attempt_id(self) -> int: ...
+    @property
+    def emitted_at(self) -> str: ...
+    @property
+    def schema_version(self) -> int | None: ...
+    @property
+    def raw_payload(self) -> bytes | msgspec.Raw | None: ...
+
+
+class Receipt(msgspec.Struct, frozen=True, rename="camel"):
+    """The event is in the log: now (`appended`) or since earlier (`duplicate`)."""
+
+    status: str
+    event_id: str
+    run_seq: int
+    persisted_at: str
+    idempotent: bool
+    persisted: bool
+
+
+class Refusal(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The event is not in the log. The same event against the same log is refused in the same words."""
+
+    status: str
+    code: str
+    detail: str
+    facts: dict[str, Any] = {}

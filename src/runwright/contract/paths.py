@@ -1,0 +1,64 @@
+"""Entity paths: how an event that is finer than a step, or beside it, says whom it is about.
+
+    step[@visit][~attempt]([i])*[/task[@visit]]
+
+`@1` and `~1` are left out. `~n` appears only beneath a step that is on its nth attempt, so that what
+happened inside attempt 2 does not collide with attempt 1. The log itself never parses a path: it is
+opaque text there. Only what made a path reads it back.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+RESERVED = frozenset("|@~[]/")
+"""Characters that step ids and task labels in plans may not contain."""
+
+_PATH = re.compile(
+    r"(?P<step>[^|@~\[\]/]+)(?:@(?P<visit>\d+))?(?:~(?P<attempt>\d+))?(?P<indexes>(?:\[\d+\])*)"
+    r"(?:/(?P<task>[^|@~\[\]/]+)(?:@(?P<task_visit>\d+))?)?",
+    re.ASCII,
+)
+
+
+class EntityPath(msgspec.Struct, frozen=True):
+    step: str
+    visit: int = 1
+    attempt: int = 1
+    indexes: tuple[int, ...] = ()
+    task: str | None = None
+    task_visit: int = 1
+
+    def __str__(self) -> str:
+        text = self.step
+        if self.visit != 1:
+            text += f"@{self.visit}"
+        if self.attempt != 1:
+            text += f"~{self.attempt}"
+        text += "".join(f"[{index}]" for index in self.indexes)
+        if self.task is None:
+            return text
+        text += f"/{self.task}"
+        return text if self.task_visit == 1 else f"{text}@{self.task_visit}"
+
+
+def parse_path(text: str) -> EntityPath | None:
+    """The path that this text is, or None where no rendering of a path gives this text."""
+    match = _PATH.fullmatch(text)
+    if match is None:
+        return None
+    path = EntityPath(
+        step=match["step"],
+        visit=int(match["visit"] or 1),
+        attempt=int(match["attempt"] or 1),
+        indexes=tuple(int(index) for index in re.findall(r"\d+", match["indexes"])),
+        task=match["task"],
+        task_visit=int(match["task_visit"] or 1),
+    )
+    return path if str(path) == text and min(path.visit, path.attempt, path.task_visit) >= 1 else None
+
+
+def signal_path(signal_id: str) -> str:
+    return f"signal/{signal_id}"

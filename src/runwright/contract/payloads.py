@@ -1,0 +1,199 @@
+"""The payload of each event type.
+
+A payload is open: keys beyond these are kept and ignored. Every field may be missing; a field that is
+there has the type given here. Only Runwright's own runtimes are held to filling in all of them.
+Fields are named as on the wire, in Python case.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .refs import ArtifactRef, EngineRun, ErrorInfo, JsonObject, Name, PlanRef
+
+
+class Payload(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The base of all payloads, and the payload of types that carry nothing of note."""
+
+
+class SnakePayload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Payloads of the NoETL vocabulary keep its snake_case names."""
+
+
+class RunContext(Payload):
+    tenant_id: str | None = None
+    project_id: str | None = None
+    environment_id: str | None = None
+    triggered_by: str | None = None
+    trigger_source: str | None = None
+
+
+class RunQueued(Payload):
+    queue_position: int | None = None
+    estimated_wait_ms: int | None = None
+    approval_required: bool | None = None
+    run_request_id: str | None = None
+    params: JsonObject | None = None
+    trigger: str | None = None
+    origin_run_id: Name | None = None
+    forked_from_seq: int | None = None
+
+
+class AdmissionEvaluated(Payload):
+    decision: str | None = None
+    quota: JsonObject | None = None
+    start_at: str | None = None
+
+
+class RunApproved(Payload):
+    approved_by: str | None = None
+    reason: str | None = None
+
+
+class RunStarted(Payload):
+    status: str | None = None
+    engine_run_ref: Name | None = None
+    engine_run: EngineRun | None = None
+    engine_type: str | None = None
+    plan_ref: PlanRef | None = None
+    context: RunContext | None = None
+    started_at: str | None = None
+    validation_report: JsonObject | None = None
+    degraded: bool | None = None
+
+
+class StepStarted(Payload):
+    forced_by: str | None = None
+    worker: str | None = None
+
+
+class StepCompleted(Payload):
+    result: Any = None
+    result_ref: JsonObject | None = None
+    artifact_refs: list[ArtifactRef] | None = None
+    duration_ms: float | None = None
+
+
+class StepFailed(Payload):
+    error: ErrorInfo | None = None
+    duration_ms: float | None = None
+    artifact_refs: list[ArtifactRef] | None = None
+
+
+class StepSkipped(Payload):
+    reason_code: str | None = None
+    reason: str | None = None
+    origin_run_id: str | None = None
+    result_ref: JsonObject | None = None
+    artifact_refs: list[ArtifactRef] | None = None
+
+
+class StepRetryScheduled(Payload):
+    next_attempt_at: str | None = None
+    attempt: int | None = None
+
+
+class StepDelayed(Payload):
+    scheduled_at: str | None = None
+    reason: str | None = None
+
+
+class StepChanged(Payload):
+    signal_id: str | None = None
+    override: JsonObject | None = None
+    new_target: Any = None
+
+
+class TaskEnded(SnakePayload):
+    outcome: JsonObject | None = None
+    result_ref: JsonObject | None = None
+    ctx: JsonObject | None = None
+
+
+class PolicyAdmitEvaluated(SnakePayload):
+    allow: bool | None = None
+    matched_rule_index: int | None = None
+
+
+class PolicyTaskEvaluated(SnakePayload):
+    matched_rule_index: int | None = None
+    action: JsonObject | None = None
+    ctx: JsonObject | None = None
+    iter: JsonObject | None = None
+
+
+class LoopCounts(Payload):
+    total: int | None = None
+    done: int | None = None
+    failed: int | None = None
+
+
+class LoopIteration(Payload):
+    index: int | None = None
+    item: Any = None
+    item_ref: JsonObject | None = None
+    error: ErrorInfo | None = None
+
+
+class NextEvaluated(SnakePayload):
+    mode: str | None = None
+    matched: list[JsonObject] | None = None
+    selected: list[JsonObject] | None = None
+
+
+class ResultStored(SnakePayload):
+    result_ref: JsonObject | None = None
+    extracted: JsonObject | None = None
+
+
+class CheckpointWritten(Payload):
+    state: Any = None
+
+
+class Approval(Payload):
+    prompt: str | None = None
+    fields: Any = None
+    by: str | None = None
+    answer: Any = None
+
+
+class SignalDecided(Payload):
+    signal_decision_id: str | None = None
+    signal_id: str | None = None
+    signal_type: str | None = None
+    payload: JsonObject | None = None
+    actor_id: str | None = None
+    actor_role: str | None = None
+    reason: str | None = None
+    code: str | None = None
+
+
+class RunParamsUpdated(Payload):
+    params: JsonObject | None = None
+    signal_id: str | None = None
+
+
+class RunSteered(Payload):
+    signal_id: str | None = None
+    reason: str | None = None
+
+
+class RootCause(Payload):
+    step_id: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+class RunEnded(Payload):
+    reason: str | None = None
+    root_cause: RootCause | None = None
+    error: ErrorInfo | None = None
+    artifact_refs: list[ArtifactRef] | None = None
+    duration_ms: float | None = None
+
+
+class RunArchived(Payload):
+    uri: str | None = None
+    sha256: str | None = None

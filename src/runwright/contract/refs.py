@@ -1,0 +1,69 @@
+"""References to things that live outside the log: artifacts, plans, runs in another engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class ArtifactRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uri: str
+    kind: str
+    sha256: str | None = None
+    size_bytes: int | None = None
+    expires_at: str | None = None
+
+
+class PlanRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uri: str
+    sha256: str
+    schema_version: str
+    plan_id: str
+    plan_version: str
+    size_bytes: int | None = None
+    expires_at: str | None = None
+    compression: str | None = None
+
+
+class EngineRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A run as its engine knows it: the structured form of `engineRunRef`."""
+
+    provider: Name
+    workflow_id: Name
+    run_id: Name
+    namespace: str | None = None
+    task_queue: str | None = None
+    conductor_url: str | None = None
+
+
+def parse_engine_run_ref(uri: str) -> EngineRun | None:
+    """The structured form of an old, text-only reference, where the text says enough.
+
+    `temporal://<namespace>/<workflow type>/<workflow id>/<run id>`; any other provider:
+    `<provider>://<workflow id>/<run id>`.
+    """
+    provider, found, rest = uri.partition("://")
+    parts = rest.split("/")
+    if not found or not provider or not all(parts) or max(map(len, parts)) > 1024:
+        return None
+    if provider == "temporal" and len(parts) == 4:
+        namespace, _, workflow_id, run_id = parts
+        return EngineRun(provider, workflow_id, run_id, namespace=namespace)
+    if provider != "temporal" and len(parts) == 2:
+        return EngineRun(provider, parts[0], parts[1])
+    return None
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What went wrong in a step. Other keys are kept in the log and ignored here."""
+
+    code: str | None = None
+    message: str | None = None
+    retryable: bool | None = None
+    category: str | None = None
+
+
+JsonObject = dict[str, Any]

@@ -1,0 +1,102 @@
+"""What a fold of the log looks like from outside: a run at one moment, immutable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .payloads import RootCause
+from .refs import ArtifactRef, ErrorInfo
+from .transitions import RunStatus, StepStatus
+
+
+class StepSnapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    step_id: str
+    status: StepStatus
+    logical_attempt_id: int
+    engine_attempt_id: int | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    artifacts: tuple[ArtifactRef, ...] = ()
+    error: ErrorInfo | None = None
+    reason_code: str | None = None
+    retry_scheduled: bool = False
+    earlier_attempts: tuple[StepStatus, ...] = ()
+
+
+class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The constant-size part of a fold. It is kept on the run's row, and lists are made of it."""
+
+    status: RunStatus = RunStatus.PENDING
+    last_event_seq: int = 0
+    total_steps: int = 0
+    running_steps: int = 0
+    completed_steps: int = 0
+    failed_steps: int = 0
+    skipped_steps: int = 0
+    retrying_steps: int = 0
+    waiting_approvals: int = 0
+    pauses: int = 0
+    approval_required: bool = False
+    drain_timed_out: bool = False
+    inconsistent: bool = False
+    started_at: str | None = None
+    completed_at: str | None = None
+    engine_run_ref: str | None = None
+    provider: str | None = None
+    workflow_id: str | None = None
+    provider_run_id: str | None = None
+    origin_run_id: str | None = None
+    reason: str | None = None
+    root_cause: RootCause | None = None
+    last_failure: RootCause | None = None
+
+
+class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    run_id: str
+    status: RunStatus
+    last_event_seq: int
+    substatus: str | None = None
+    message: str | None = None
+    tenant_id: str
+    project_id: str
+    environment_id: str
+    plan_id: str
+    plan_version: str
+    started_at: str | None = None
+    completed_at: str | None = None
+    total_duration_ms: int | None = None
+    total_steps: int
+    completed_steps: int
+    failed_steps: int
+    skipped_steps: int
+    running_steps: int
+    engine_run_ref: str | None = None
+    root_cause: RootCause | None = None
+    reason: str | None = None
+    inconsistent: bool
+    origin_run_id: str | None = None
+    pauses: int = 0
+    steps: tuple[StepSnapshot, ...]
+    artifacts: tuple[ArtifactRef, ...]
+    stale: bool = False  # a gap was seen and the resync is not done yet
+    resume: bytes = b""  # what incremental projection needs beyond the fields above
+
+    def to_json(self) -> dict[str, Any]:
+        """The snapshot as users see it."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        document.pop("resume", None)
+        return document
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Something an operator should know. Stored once per code, run and subject."""
+
+    code: str
+    severity: str
+    detail: str
+    run_id: str | None = None
+    subject: str = ""  # what makes the alert unique within its run: an event id, a sequence number
+    facts: dict[str, Any] = {}
+    raised_at: str | None = None

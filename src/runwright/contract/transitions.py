@@ -1,0 +1,58 @@
+"""The two state machines, as tables. Every layer that judges a transition reads these."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    PENDING = "PENDING"
+    APPROVED = "APPROVED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class StepStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class Enforcement(StrEnum):
+    """What the Append Authority does with an illegal transition: refuse it, or store it and say so."""
+
+    STRICT = "strict"
+    OBSERVE = "observe"
+
+
+ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+"""Nothing leaves these."""
+
+OPEN = frozenset(RunStatus) - ENDED
+_BEFORE_START = frozenset({RunStatus.PENDING, RunStatus.APPROVED})
+_UNDER_WAY = frozenset({RunStatus.RUNNING, RunStatus.PAUSED})
+
+RUN_TRANSITIONS: dict[str, tuple[frozenset[RunStatus], RunStatus | None]] = {
+    "RunQueued": (_BEFORE_START, None),
+    "RunApproved": (frozenset({RunStatus.PENDING}), RunStatus.APPROVED),
+    "RunStarted": (_BEFORE_START, RunStatus.RUNNING),
+    "RunPaused": (frozenset({RunStatus.RUNNING}), RunStatus.PAUSED),
+    "RunResumed": (frozenset({RunStatus.PAUSED}), RunStatus.RUNNING),
+    "RunCompleted": (frozenset({RunStatus.RUNNING}), RunStatus.COMPLETED),
+    "RunFailed": (OPEN, RunStatus.FAILED),
+    "RunCancelled": (OPEN, RunStatus.CANCELLED),
+}
+"""Run-level type: the statuses it is legal in, and the status it leads to (None: it stays)."""
+
+STEP_TRANSITIONS: dict[str, tuple[StepStatus, StepStatus, frozenset[RunStatus]]] = {
+    "StepStarted": (StepStatus.PENDING, StepStatus.RUNNING, _UNDER_WAY),
+    "StepCompleted": (StepStatus.RUNNING, StepStatus.SUCCESS, _UNDER_WAY),
+    "StepFailed": (StepStatus.RUNNING, StepStatus.FAILED, _UNDER_WAY),
+    "StepSkipped": (StepStatus.PENDING, StepStatus.SKIPPED, OPEN),
+}
+"""Step-level type: from, to (both of one attempt), and the run's statuses it is legal in."""

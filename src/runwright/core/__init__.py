@@ -1,0 +1,1 @@
+"""The heart: how events become state, how the chain is computed and checked. Pure; imports contract only."""

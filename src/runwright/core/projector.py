@@ -1,0 +1,178 @@
+"""The projector: snapshots from streams of events, for consumers that hold no state of their own.
+
+Gaps in `runSeq` are normal for a consumer (the stream may be read while it is written). A gap makes
+the snapshot STALE and asks for a resync; the resync is done when a re-read reaches the head as it was
+when the gap was seen. Unknown event types move the watermark and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from runwright.contract.events import RunEventRecord, RunIdentity
+from runwright.contract.snapshot import Alert, RunSnapshot
+from runwright.contract.timestamps import to_micros
+from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS
+
+from .evolve import InvalidTransition, evolve
+from .state import RunState, freeze
+
+LAG_ALERT_MICROS = 5_000_000
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(RunState).decode
+
+
+def identity_of(event: RunEventRecord) -> RunIdentity:
+    return RunIdentity(
+        run_id=event.run_id,
+        tenant_id=event.tenant_id,
+        project_id=event.project_id,
+        environment_id=event.environment_id,
+        plan_id=event.plan_id,
+        plan_version=event.plan_version,
+    )
+
+
+class SnapshotProjector:
+    """Folds events into snapshots and gathers the alerts that come up on the way.
+
+    Projecting the same events again gives the same snapshot and no second alert.
+    """
+
+    def __init__(self) -> None:
+        self.alerts: dict[tuple[str, str, str], Alert] = {}
+
+    def project_run(self, run_id: str, events: Sequence[RunEventRecord]) -> RunSnapshot:
+        """The snapshot of a run from all of its events, in whatever order they came."""
+        ordered = sorted((event for event in events if event.run_id == run_id), key=lambda event: event.run_seq)
+        if not ordered:
+            raise ValueError(f"no events of run {run_id!r}")
+        return self._fold(identity_of(ordered[0]), RunState.detailed(), ordered)
+
+    def incremental_project(self, snapshot: RunSnapshot, new_events: Sequence[RunEventRecord]) -> RunSnapshot:
+        """A new snapshot: the old one plus these events. The old one is not touched.
+
+        At a gap nothing beyond it is applied: the result is the snapshot up to the gap, marked stale.
+        Project the run anew from a full read to go on.
+        """
+        state = _DECODE(snapshot.resume)
+        identity = _identity_of_snapshot(snapshot)
+        ready: list[RunEventRecord] = []
+        last = snapshot.last_event_seq
+        for event in sorted(new_events, key=lambda event: event.run_seq):
+            if event.run_seq <= last:
+                continue
+            if self.detect_non_contiguous(last, event.run_seq):
+                self._raise_gap(identity, last, event.run_seq)
+                return self._fold(identity, state, ready, stale=True)
+            ready.append(event)
+            last = event.run_seq
+        return self._fold(identity, state, ready)
+
+    @staticmethod
+    def detect_non_contiguous(last_seq: int, next_seq: int) -> bool:
+        return next_seq > last_seq + 1
+
+    @staticmethod
+    def resync_done(snapshot: RunSnapshot, head_when_seen: int) -> bool:
+        """Whether a re-read has reached the head as it was when the gap was seen."""
+        return snapshot.last_event_seq >= head_when_seen
+
+    def observe_lag(self, snapshot: RunSnapshot, newest_persisted_at: str, now: int) -> int:
+        """Microseconds for which the newest event has waited to be projected; beyond 5 s that is an alert."""
+        lag = now - to_micros(newest_persisted_at)
+        if lag > LAG_ALERT_MICROS:
+            self._keep(
+                Alert(
+                    code="PROJECTOR_LAG_HIGH",
+                    severity="P2",
+                    detail=f"The projection of this run is {lag / 1e6:.1f} s behind its log.",
+                    run_id=snapshot.run_id,
+                    subject=newest_persisted_at,
+                    facts={"lagMs": lag // 1000, "lastEventSeq": snapshot.last_event_seq},
+                )
+            )
+        return lag
+
+    def _fold(
+        self, identity: RunIdentity, state: RunState, events: Sequence[RunEventRecord], *, stale: bool = False
+    ) -> RunSnapshot:
+        for event in events:
+            prior = state.summary.status
+            invalid = evolve(state, event)
+            if invalid is not None:
+                self._keep(
+                    invalid_transition_alert(
+                        identity, invalid, event.event_id, event.run_seq, event.persisted_at, prior, event.step_id
+                    )
+                )
+        snapshot = freeze(identity, state, stale=stale)
+        return msgspec.structs.replace(snapshot, resume=_ENCODE(state))
+
+    def _raise_gap(self, identity: RunIdentity, last: int, found: int) -> None:
+        self._keep(
+            Alert(
+                code="PROJECTOR_NON_CONTIGUOUS_FETCH_DETECTED",
+                severity="P2",
+                detail=f"After event {last} came event {found}; the run is re-read.",
+                run_id=identity.run_id,
+                subject=f"{last}-{found}",
+                facts={"lastSeq": last, "nextSeq": found},
+            )
+        )
+
+    def _keep(self, alert: Alert) -> None:
+        self.alerts.setdefault((alert.code, alert.run_id or "", alert.subject), alert)
+
+
+def _identity_of_snapshot(snapshot: RunSnapshot) -> RunIdentity:
+    return RunIdentity(
+        run_id=snapshot.run_id,
+        tenant_id=snapshot.tenant_id,
+        project_id=snapshot.project_id,
+        environment_id=snapshot.environment_id,
+        plan_id=snapshot.plan_id,
+        plan_version=snapshot.plan_version,
+    )
+
+
+def invalid_transition_alert(
+    run: RunIdentity,
+    invalid: InvalidTransition,
+    event_id: str,
+    run_seq: int,
+    persisted_at: str,
+    run_status: str,
+    step_id: str | None,
+) -> Alert:
+    """The alert of layer 3: once per run and offending event."""
+    return Alert(
+        code="INVALID_TRANSITION",
+        severity="P2",
+        detail=invalid.detail,
+        run_id=run.run_id,
+        subject=event_id,
+        facts={
+            "tenantId": run.tenant_id,
+            "projectId": run.project_id,
+            "environmentId": run.environment_id,
+            "eventId": event_id,
+            "eventType": invalid.attempted_event_type,
+            "stepId": step_id,
+            "runSeq": run_seq,
+            "persistedAt": persisted_at,
+            "runStatus": run_status,
+            "priorState": invalid.actual_state,
+            "attemptedNextState": next_state(invalid.attempted_event_type),
+        },
+    )
+
+
+def next_state(event_type: str) -> str | None:
+    """The state that an event of this type leads to, where it leads to one."""
+    if event_type in STEP_TRANSITIONS:
+        return STEP_TRANSITIONS[event_type][1]
+    return RUN_TRANSITIONS[event_type][1] if event_type in RUN_TRANSITIONS else None

@@ -1,0 +1,134 @@
+"""The fold's own, mutable state of one run, and how it becomes an immutable snapshot."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runwright.contract.events import RunIdentity
+from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.contract.snapshot import RunSnapshot, RunSummary, StepSnapshot
+from runwright.contract.timestamps import millis_between
+from runwright.contract.transitions import RunStatus, StepStatus
+
+
+class StepCell(msgspec.Struct):
+    """What it takes to judge the next event of a step: its newest attempt, and how earlier ones ended."""
+
+    attempt: int
+    status: StepStatus
+    past: dict[int, StepStatus] = {}
+    retry: bool = False  # a retry of the failed attempt is scheduled
+
+    def status_of(self, attempt: int) -> StepStatus:
+        if attempt == self.attempt:
+            return self.status
+        return self.past.get(attempt, StepStatus.PENDING)
+
+
+class StepDetail(msgspec.Struct):
+    """What people want to know of a step beyond its status."""
+
+    engine_attempt_id: int
+    started_at: str | None = None
+    completed_at: str | None = None
+    artifacts: tuple[ArtifactRef, ...] = ()
+    error: ErrorInfo | None = None
+    reason_code: str | None = None
+
+
+class RunState(msgspec.Struct):
+    """The state of a run.
+
+    `evolve` looks only at the entities its event names. So the state may be whole (built by folding
+    every event), or hold just the entities that the next event needs (built from key look-ups by the
+    Append Authority): the outcome is the same.
+    """
+
+    summary: RunSummary = msgspec.field(default_factory=RunSummary)
+    steps: dict[str, StepCell] = {}
+    applied: set[str] = set()  # run-level events that took effect, as "type|attempt"
+    signals: set[str] = set()  # paths of accepted signals
+    approvals: dict[str, bool] = {}  # "path|attempt": True while nobody has answered
+    artifacts: tuple[ArtifactRef, ...] = ()  # named by the run's end
+    details: dict[str, StepDetail] | None = None  # None: nobody will look at this state
+
+    @classmethod
+    def detailed(cls) -> RunState:
+        return cls(details={})
+
+
+def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
+    """What the run is doing within its status, and the sentence that says so."""
+    status = summary.status
+    if status is RunStatus.PAUSED and summary.running_steps and not summary.drain_timed_out:
+        count = summary.running_steps
+        tasks = "task" if count == 1 else "tasks"
+        return "DRAINING", f"Workflow paused. Waiting for {count} in-flight {tasks} to complete."
+    if status is RunStatus.PENDING and summary.approval_required:
+        return "WAITING_APPROVAL", "Waiting for approval of the run."
+    if status is RunStatus.RUNNING and summary.waiting_approvals:
+        return "WAITING_APPROVAL", f"Waiting for {summary.waiting_approvals} approval(s)."
+    if status is RunStatus.RUNNING and summary.retrying_steps:
+        return "RETRYING", f"{summary.retrying_steps} step(s) will be tried again."
+    return None, None
+
+
+def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> RunSnapshot:
+    """The run as it stands, as a new object that never changes."""
+    summary = state.summary
+    steps = tuple(_freeze_step(state, step_id, cell) for step_id, cell in state.steps.items())
+    artifacts: tuple[ArtifactRef, ...] = ()
+    if summary.status is RunStatus.COMPLETED:
+        gathered = dict.fromkeys(artifact for step in steps for artifact in step.artifacts)
+        artifacts = tuple(dict.fromkeys((*gathered, *state.artifacts)))
+    duration = None
+    if summary.started_at is not None and summary.completed_at is not None:
+        duration = millis_between(summary.started_at, summary.completed_at)
+    within, message = substatus(summary)
+    return RunSnapshot(
+        run_id=identity.run_id,
+        status=summary.status,
+        last_event_seq=summary.last_event_seq,
+        substatus=within,
+        message=message,
+        tenant_id=identity.tenant_id,
+        project_id=identity.project_id,
+        environment_id=identity.environment_id,
+        plan_id=identity.plan_id,
+        plan_version=identity.plan_version,
+        started_at=summary.started_at,
+        completed_at=summary.completed_at,
+        total_duration_ms=duration,
+        total_steps=summary.total_steps,
+        completed_steps=summary.completed_steps,
+        failed_steps=summary.failed_steps,
+        skipped_steps=summary.skipped_steps,
+        running_steps=summary.running_steps,
+        engine_run_ref=summary.engine_run_ref,
+        root_cause=summary.root_cause,
+        reason=summary.reason,
+        inconsistent=summary.inconsistent,
+        origin_run_id=summary.origin_run_id,
+        pauses=summary.pauses,
+        steps=steps,
+        artifacts=artifacts,
+        stale=stale,
+    )
+
+
+def _freeze_step(state: RunState, step_id: str, cell: StepCell) -> StepSnapshot:
+    assert state.details is not None, "only a detailed state can be frozen"
+    detail = state.details[step_id]
+    return StepSnapshot(
+        step_id=step_id,
+        status=cell.status,
+        logical_attempt_id=cell.attempt,
+        engine_attempt_id=detail.engine_attempt_id,
+        started_at=detail.started_at,
+        completed_at=detail.completed_at,
+        artifacts=detail.artifacts,
+        error=detail.error,
+        reason_code=detail.reason_code,
+        retry_scheduled=cell.retry,
+        earlier_attempts=tuple(cell.past[attempt] for attempt in sorted(cell.past)),
+    )
