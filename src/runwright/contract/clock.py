@@ -14,6 +14,10 @@ class Clock(Protocol):
         """Seconds that never run backwards; the origin means nothing."""
         ...
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait without holding anybody else up."""
+        ...
+
 
 class Ids(Protocol):
     def event_id(self) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from .catalog import CATALOG, Level
 from .errors import ErrorCode, RunwrightError
-from .events import RunEventWrite
+from .events import RunEventWrite, RunIdentity
 from .keys import key_bytes, preimage
 from .timestamps import is_utc
 from .upcasts import upcast
@@ -47,13 +47,8 @@ def _first_words(error: Exception) -> str:
 
 def check_envelope(event: RunEventWrite) -> bytes:
     """Raise unless the envelope holds; give back the idempotency key, recomputed, as 32 bytes."""
-    _check_text("runId", event.run_id, MAX_ID_CHARS, piped=True)
+    check_identity(event)
     _check_text("eventType", event.event_type, MAX_ID_CHARS, piped=True)
-    _check_text("planId", event.plan_id, MAX_ID_CHARS, piped=True)
-    _check_text("planVersion", event.plan_version, MAX_ID_CHARS, piped=True)
-    _check_text("tenantId", event.tenant_id, MAX_ID_CHARS)
-    _check_text("projectId", event.project_id, MAX_ID_CHARS)
-    _check_text("environmentId", event.environment_id, MAX_ID_CHARS)
     _check_optional(event)
     if _UUID4.fullmatch(event.event_id) is None:
         raise refused("eventId must be a UUID v4, such as uuid4() gives.", field="eventId")
@@ -62,8 +57,20 @@ def check_envelope(event: RunEventWrite) -> bytes:
     if not 1 <= event.logical_attempt_id <= _MAX_ATTEMPT:
         raise refused("logicalAttemptId counts from 1.", field="logicalAttemptId")
     if not 1 <= event.engine_attempt_id <= _MAX_ATTEMPT:
-        raise refused("engineAttemptId counts from 1; send 1 where the engine tells no attempts.", field="engineAttemptId")
+        raise refused(
+            "engineAttemptId counts from 1; send 1 where the engine tells no attempts.", field="engineAttemptId"
+        )
     return _check_key(event)
+
+
+def check_identity(run: RunIdentity | RunEventWrite) -> None:
+    """Raise unless these can be a run's constants."""
+    _check_text("runId", run.run_id, MAX_ID_CHARS, piped=True)
+    _check_text("planId", run.plan_id, MAX_ID_CHARS, piped=True)
+    _check_text("planVersion", run.plan_version, MAX_ID_CHARS, piped=True)
+    _check_text("tenantId", run.tenant_id, MAX_ID_CHARS)
+    _check_text("projectId", run.project_id, MAX_ID_CHARS)
+    _check_text("environmentId", run.environment_id, MAX_ID_CHARS)
 
 
 def _check_optional(event: RunEventWrite) -> None:

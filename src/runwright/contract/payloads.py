@@ -22,7 +22,7 @@ class SnakePayload(msgspec.Struct, frozen=True, omit_defaults=True):
     """Payloads of the NoETL vocabulary keep its snake_case names."""
 
 
-class RunContext(Payload):
+class RunContext(Payload, frozen=True):
     tenant_id: str | None = None
     project_id: str | None = None
     environment_id: str | None = None
@@ -30,7 +30,7 @@ class RunContext(Payload):
     trigger_source: str | None = None
 
 
-class RunQueued(Payload):
+class RunQueued(Payload, frozen=True):
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
     approval_required: bool | None = None
@@ -41,18 +41,18 @@ class RunQueued(Payload):
     forked_from_seq: int | None = None
 
 
-class AdmissionEvaluated(Payload):
+class AdmissionEvaluated(Payload, frozen=True):
     decision: str | None = None
     quota: JsonObject | None = None
     start_at: str | None = None
 
 
-class RunApproved(Payload):
+class RunApproved(Payload, frozen=True):
     approved_by: str | None = None
     reason: str | None = None
 
 
-class RunStarted(Payload):
+class RunStarted(Payload, frozen=True):
     status: str | None = None
     engine_run_ref: Name | None = None
     engine_run: EngineRun | None = None
@@ -64,25 +64,25 @@ class RunStarted(Payload):
     degraded: bool | None = None
 
 
-class StepStarted(Payload):
+class StepStarted(Payload, frozen=True):
     forced_by: str | None = None
     worker: str | None = None
 
 
-class StepCompleted(Payload):
+class StepCompleted(Payload, frozen=True):
     result: Any = None
     result_ref: JsonObject | None = None
     artifact_refs: list[ArtifactRef] | None = None
     duration_ms: float | None = None
 
 
-class StepFailed(Payload):
+class StepFailed(Payload, frozen=True):
     error: ErrorInfo | None = None
     duration_ms: float | None = None
     artifact_refs: list[ArtifactRef] | None = None
 
 
-class StepSkipped(Payload):
+class StepSkipped(Payload, frozen=True):
     reason_code: str | None = None
     reason: str | None = None
     origin_run_id: str | None = None
@@ -90,76 +90,76 @@ class StepSkipped(Payload):
     artifact_refs: list[ArtifactRef] | None = None
 
 
-class StepRetryScheduled(Payload):
+class StepRetryScheduled(Payload, frozen=True):
     next_attempt_at: str | None = None
     attempt: int | None = None
 
 
-class StepDelayed(Payload):
+class StepDelayed(Payload, frozen=True):
     scheduled_at: str | None = None
     reason: str | None = None
 
 
-class StepChanged(Payload):
+class StepChanged(Payload, frozen=True):
     signal_id: str | None = None
     override: JsonObject | None = None
     new_target: Any = None
 
 
-class TaskEnded(SnakePayload):
+class TaskEnded(SnakePayload, frozen=True):
     outcome: JsonObject | None = None
     result_ref: JsonObject | None = None
     ctx: JsonObject | None = None
 
 
-class PolicyAdmitEvaluated(SnakePayload):
+class PolicyAdmitEvaluated(SnakePayload, frozen=True):
     allow: bool | None = None
     matched_rule_index: int | None = None
 
 
-class PolicyTaskEvaluated(SnakePayload):
+class PolicyTaskEvaluated(SnakePayload, frozen=True):
     matched_rule_index: int | None = None
     action: JsonObject | None = None
     ctx: JsonObject | None = None
     iter: JsonObject | None = None
 
 
-class LoopCounts(Payload):
+class LoopCounts(Payload, frozen=True):
     total: int | None = None
     done: int | None = None
     failed: int | None = None
 
 
-class LoopIteration(Payload):
+class LoopIteration(Payload, frozen=True):
     index: int | None = None
     item: Any = None
     item_ref: JsonObject | None = None
     error: ErrorInfo | None = None
 
 
-class NextEvaluated(SnakePayload):
+class NextEvaluated(SnakePayload, frozen=True):
     mode: str | None = None
     matched: list[JsonObject] | None = None
     selected: list[JsonObject] | None = None
 
 
-class ResultStored(SnakePayload):
+class ResultStored(SnakePayload, frozen=True):
     result_ref: JsonObject | None = None
     extracted: JsonObject | None = None
 
 
-class CheckpointWritten(Payload):
+class CheckpointWritten(Payload, frozen=True):
     state: Any = None
 
 
-class Approval(Payload):
+class Approval(Payload, frozen=True):
     prompt: str | None = None
     fields: Any = None
     by: str | None = None
     answer: Any = None
 
 
-class SignalDecided(Payload):
+class SignalDecided(Payload, frozen=True):
     signal_decision_id: str | None = None
     signal_id: str | None = None
     signal_type: str | None = None
@@ -170,23 +170,23 @@ class SignalDecided(Payload):
     code: str | None = None
 
 
-class RunParamsUpdated(Payload):
+class RunParamsUpdated(Payload, frozen=True):
     params: JsonObject | None = None
     signal_id: str | None = None
 
 
-class RunSteered(Payload):
+class RunSteered(Payload, frozen=True):
     signal_id: str | None = None
     reason: str | None = None
 
 
-class RootCause(Payload):
+class RootCause(Payload, frozen=True):
     step_id: str | None = None
     code: str | None = None
     message: str | None = None
 
 
-class RunEnded(Payload):
+class RunEnded(Payload, frozen=True):
     reason: str | None = None
     root_cause: RootCause | None = None
     error: ErrorInfo | None = None
@@ -194,6 +194,6 @@ class RunEnded(Payload):
     duration_ms: float | None = None
 
 
-class RunArchived(Payload):
+class RunArchived(Payload, frozen=True):
     uri: str | None = None
     sha256: str | None = None

@@ -34,7 +34,7 @@ class InvalidTransition(msgspec.Struct, frozen=True, rename="camel"):
     detail: str
 
 
-class _StepEnd(payloads.Payload):
+class _StepEnd(payloads.Payload, frozen=True):
     """What a fold wants of a step's end; the result itself is passed over unread."""
 
     artifact_refs: list[ArtifactRef] | None = None

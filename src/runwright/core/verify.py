@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -25,38 +25,56 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
         return self.kind != "REDACTED"
 
 
-def verify_run(run: RunIdentity, events: Iterable[StoredEvent], *, last_seq: int, head: bytes) -> Iterator[Finding]:
-    """Every place where the history and its chain disagree.
+class RunVerifier:
+    """Checks a run's events as they are read, in order.
 
     After a break the check goes on from the hash that is stored, so that one edit is one finding and
     not one for each event that follows it.
     """
-    part = run_part(run)
-    previous: bytes | None = GENESIS
-    seq = 0
-    for event in events:
+
+    def __init__(self, run: RunIdentity) -> None:
+        self.seq = 0
+        self._run = run
+        self._part = run_part(run)
+        self._previous: bytes | None = GENESIS
+
+    def check(self, event: StoredEvent) -> Iterator[Finding]:
+        seq, run_id = self.seq, self._run.run_id
         if event.run_seq > seq + 1:
-            gone = f"event {seq + 1} was" if event.run_seq == seq + 2 else f"events {seq + 1} to {event.run_seq - 1} were"
-            yield Finding(run.run_id, "MISSING", f"{gone} removed from the history", seq + 1)
-            previous = None  # what the next event was chained to is gone
+            last = event.run_seq - 1
+            gone = f"event {last} was" if last == seq + 1 else f"events {seq + 1} to {last} were"
+            yield Finding(run_id, "MISSING", f"{gone} removed from the history", seq + 1)
+            self._previous = None  # what this event was chained to is gone
         elif event.run_seq <= seq:
-            yield Finding(run.run_id, "INSERTED", f"event {event.run_seq} comes a second time", event.run_seq)
-        yield from _check_event(run, part, previous, event)
-        previous, seq = event.hash, event.run_seq
-    if seq < last_seq:
-        yield Finding(run.run_id, "MISSING", f"the run's row counts {last_seq} events; the history ends at {seq}", seq + 1)
-    elif seq > last_seq:
-        yield Finding(run.run_id, "INSERTED", f"the run's row ends at event {last_seq}; the history goes on", last_seq + 1)
-    elif previous != head and seq:
-        yield Finding(run.run_id, "CHANGED", "the run's row names another last hash than its last event", last_seq)
+            yield Finding(run_id, "INSERTED", f"event {event.run_seq} comes a second time", event.run_seq)
+        yield from _check_event(self._run, self._part, self._previous, event)
+        self._previous, self.seq = event.hash, event.run_seq
+
+    def finish(self, last_seq: int, head: bytes) -> Iterator[Finding]:
+        """Compare the end of the history with what the run's row says of it."""
+        seq, run_id = self.seq, self._run.run_id
+        if seq < last_seq:
+            yield Finding(
+                run_id, "MISSING", f"the run's row counts {last_seq} events; the history ends at {seq}", seq + 1
+            )
+        elif seq > last_seq:
+            yield Finding(
+                run_id, "INSERTED", f"the run's row ends at event {last_seq}; the history goes on", last_seq + 1
+            )
+        elif self._previous != head:
+            yield Finding(run_id, "CHANGED", "the run's row names another last hash than its last event", last_seq)
 
 
 def _check_event(run: RunIdentity, part: bytes, previous: bytes | None, event: StoredEvent) -> Iterator[Finding]:
-    key = key_bytes(run.run_id, event.step_id, event.logical_attempt_id, event.event_type, run.plan_id, run.plan_version)
+    key = key_bytes(
+        run.run_id, event.step_id, event.logical_attempt_id, event.event_type, run.plan_id, run.plan_version
+    )
     if key != event.idempotency_key:
         yield Finding(run.run_id, "CHANGED", "the idempotency key does not belong to this event", event.run_seq)
     elif previous is not None and link(previous, part, event) != event.hash:
-        yield Finding(run.run_id, "CHANGED", "the event, or its place in the history, is not as appended", event.run_seq)
+        yield Finding(
+            run.run_id, "CHANGED", "the event, or its place in the history, is not as appended", event.run_seq
+        )
     elif event.payload_digest is not None and event.raw_payload is not None:
         yield Finding(run.run_id, "CHANGED", "an erased payload was filled in again", event.run_seq)
     elif event.payload_digest is not None:

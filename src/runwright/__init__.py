@@ -1,0 +1,91 @@
+"""Runwright: a workflow engine whose history is its only truth.
+
+    import runwright as rw
+
+    async with rw.open_log("sqlite:///runs.db") as log:
+        run = rw.new_run("orders-42", plan_id="orders")
+        await log.append([rw.new_event("RunStarted", run)])
+
+Everything a user imports is here. Nothing is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .contract.errors import ErrorCode, RunwrightError
+    from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+    from .contract.keys import idempotency_key
+    from .contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
+    from .contract.transitions import Enforcement, RunStatus, StepStatus
+    from .core.projector import SnapshotProjector
+    from .core.verify import Finding
+    from .log.base import AppendRefused, RunLog
+    from .log.judge import Fence
+    from .log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
+    from .log.open import new_event, new_run, open_log
+
+_HOMES = {
+    "contract.errors": ("ErrorCode", "RunwrightError"),
+    "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
+    "contract.keys": ("idempotency_key",),
+    "contract.snapshot": ("Alert", "RunSnapshot", "RunSummary", "StepSnapshot"),
+    "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
+    "core.projector": ("SnapshotProjector",),
+    "core.verify": ("Finding",),
+    "log.base": ("AppendRefused", "RunLog"),
+    "log.judge": ("Fence",),
+    "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
+    "log.open": ("new_event", "new_run", "open_log"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Alert",
+    "AppendRefused",
+    "Enforcement",
+    "ErrorCode",
+    "Fence",
+    "Finding",
+    "Holder",
+    "Lease",
+    "Receipt",
+    "Refusal",
+    "RunEventRecord",
+    "RunEventWrite",
+    "RunFilter",
+    "RunIdentity",
+    "RunLog",
+    "RunPage",
+    "RunRow",
+    "RunSnapshot",
+    "RunStatus",
+    "RunSummary",
+    "RunwrightError",
+    "SnapshotProjector",
+    "StepSnapshot",
+    "StepStatus",
+    "TailPage",
+    "__version__",
+    "idempotency_key",
+    "new_event",
+    "new_run",
+    "open_log",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'runwright' has no attribute {name!r}")
+    value = getattr(import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

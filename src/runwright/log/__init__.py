@@ -1,0 +1,1 @@
+"""The log: one protocol, three stores, the only truth."""

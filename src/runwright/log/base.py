@@ -1,0 +1,509 @@
+"""The log as its users know it. What differs from store to store is below the line of `Store`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import msgspec
+
+from runwright.contract.clock import Clock, Ids
+from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary
+from runwright.contract.timestamps import is_utc, to_micros
+from runwright.contract.transitions import Enforcement
+from runwright.core.chain import StoredEvent
+from runwright.core.evolve import evolve
+from runwright.core.state import RunState, freeze
+from runwright.core.verify import Finding, RunVerifier
+
+from .clock import SystemClock, SystemIds
+from .intake import Intake, Request
+from .judge import NOT_ATTEMPTED, Fence, Tally, Unit
+from .model import Holder, Lease, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
+from .news import News
+from .openrun import encode_summary
+from .prepare import Prepared, prepare, record
+
+PAGE = 1000
+_PROMOTED = ("status", "provider", "workflow_id", "provider_run_id")
+
+
+class AppendRefused(RunwrightError):
+    """Some of an append was refused. `results` has a receipt or a refusal for each of its events."""
+
+    def __init__(self, refusal: Refusal, results: Sequence[Outcome]) -> None:
+        super().__init__(ErrorCode(refusal.code), refusal.detail, **refusal.facts)
+        self.results = results
+
+
+class RunLog(ABC):
+    """The Append Authority: the one way in, and every way out."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        write_budget: float = 3.0,
+        payload_limit: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.ids: Ids = ids or SystemIds()
+        self.tally = Tally()
+        self._payload_limit = payload_limit
+        self._intake = Intake(write_budget, self.clock.monotonic)
+        self._news = News(self.clock, self._changed_elsewhere)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Writing
+
+    async def create_run(
+        self,
+        run: RunIdentity,
+        first_events: Sequence[RunEventWrite] = (),
+        *,
+        enforcement: Enforcement = Enforcement.STRICT,
+        fence: Fence | None = None,
+    ) -> list[Receipt]:
+        """Make a run and its first events in one transaction; RUN_ALREADY_EXISTS if there is one."""
+        context = (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
+        check_identity(run)
+        prepared = [prepare(event, self._payload_limit) for event in first_events]
+        unit = Unit(run.run_id, prepared, fence=fence, create=(context, Enforcement(enforcement)))
+        await self._intake.submit([unit], self._enqueue)
+        return _receipts_or_raise(unit.results)
+
+    async def append(
+        self,
+        events: Sequence[RunEventWrite],
+        *,
+        expected_seq: int | Mapping[str, int] | None = None,
+        fence: Fence | None = None,
+    ) -> list[Receipt]:
+        """Append events, of one run or several; all or nothing for each run.
+
+        Gives a receipt per event, in order, once they are durable. Raises AppendRefused if any run's
+        events were refused (those of other runs are in all the same; see its `results`).
+        `expected_seq` makes the append conditional on the run being at that event.
+        """
+        if len(events) == 1:
+            prepared = prepare(events[0], self._payload_limit)
+            unit = Unit(prepared.run[0], (prepared,), True, _expected(expected_seq, prepared.run[0]), fence)
+            await self._intake.submit((unit,), self._enqueue)
+            return _receipts_or_raise(unit.results)
+        if isinstance(expected_seq, int) and len({event.run_id for event in events}) > 1:
+            raise RunwrightError(
+                ErrorCode.INVALID_ARGUMENT, "With events of several runs, give expected_seq as {run id: seq}."
+            )
+        results = await self._append_many(events, atomic=True, expected_seq=expected_seq, fence=fence)
+        return _receipts_or_raise(results)
+
+    async def ingest(
+        self, events: Iterable[RunEventWrite | bytes], *, blocked: set[str] | None = None
+    ) -> list[Outcome]:
+        """Append a stream of events (or their JSON lines); for each run up to the first that is refused.
+
+        Never raises for an event: each gets its receipt or refusal, in order. `blocked` carries the
+        runs that had a refusal from one call of a stream to the next.
+        """
+        return await self._append_many(list(events), atomic=False, blocked=blocked)
+
+    async def _append_many(
+        self,
+        events: Sequence[RunEventWrite | bytes],
+        *,
+        atomic: bool,
+        expected_seq: int | Mapping[str, int] | None = None,
+        fence: Fence | None = None,
+        blocked: set[str] | None = None,
+    ) -> list[Outcome]:
+        blocked = set() if blocked is None else blocked
+        results: list[Outcome | None] = [None] * len(events)
+        places: dict[str, list[int]] = {}
+        accepted: dict[str, list[Prepared]] = {}
+        for place, item in enumerate(events):
+            run_id, outcome = self._look_at(item, blocked)
+            if isinstance(outcome, Prepared):
+                places.setdefault(outcome.run[0], []).append(place)
+                accepted.setdefault(outcome.run[0], []).append(outcome)
+                continue
+            results[place] = outcome
+            if run_id is not None:
+                blocked.add(run_id)
+        if atomic:
+            for run_id in blocked & accepted.keys():
+                del accepted[run_id]
+        units = [
+            Unit(run_id, prepared, atomic, _expected(expected_seq, run_id), fence)
+            for run_id, prepared in accepted.items()
+        ]
+        if units:
+            await self._intake.submit(units, self._enqueue)
+        for unit in units:
+            for place, result in zip(places[unit.run_id], unit.results, strict=True):
+                results[place] = result
+                if isinstance(result, Refusal):
+                    blocked.add(unit.run_id)
+        return [NOT_ATTEMPTED if result is None else result for result in results]
+
+    def _look_at(self, item: RunEventWrite | bytes, blocked: set[str]) -> tuple[str | None, Prepared | Refusal]:
+        """Check one event of a stream: prepared, refused, or not to be tried."""
+        run_id: str | None = None
+        try:
+            if isinstance(item, bytes):
+                run_id = _run_id_in(item) if blocked else None
+                if run_id in blocked:
+                    return None, NOT_ATTEMPTED
+                run_id = None
+                event = decode_event(item)
+            else:
+                event = item
+            run_id = event.run_id
+            if run_id in blocked:
+                return None, NOT_ATTEMPTED
+            return run_id, prepare(event, self._payload_limit)
+        except RunwrightError as error:
+            self.tally.refused += 1
+            if run_id is None and isinstance(item, bytes):
+                run_id = _run_id_in(item)
+            return run_id, Refusal("refused", error.code, error.detail, error.facts)
+
+    # Reading
+
+    async def read(self, run_id: str, after: int = 0, limit: int | None = None) -> list[RunEventRecord]:
+        """Events of a run with runSeq beyond `after`, in order."""
+        row = await self.find_run(run_id)
+        return [record(row.identity, event) for event in await self._rows(row.run_key, after, limit)]
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
+        """All events of a run so far, however many, a page at a time."""
+        row = await self.find_run(run_id)
+        while rows := await self._rows(row.run_key, after, PAGE):
+            for event in rows:
+                yield record(row.identity, event)
+            after = rows[-1].run_seq
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
+        """All events of a run, those to come included. Ends when you stop asking."""
+        row = await self.find_run(run_id)
+        while True:
+            seen = self._news.count
+            rows = await self._rows(row.run_key, after, PAGE)
+            for event in rows:
+                yield record(row.identity, event)
+                after = event.run_seq
+            if not rows:
+                await self._news.wait(seen, 5.0)
+
+    async def read_all(self, after: str | None = None, limit: int = PAGE) -> TailPage:
+        """Events of every run beyond the cursor: each run's in order, none lost, none twice."""
+        found, positions = await self._tail(self._parse_cursor(after), limit)
+        return TailPage([record(run, event) for run, event in found], ".".join(map(str, positions)))
+
+    async def tail(self, after: str | None = None) -> AsyncIterator[tuple[RunEventRecord, str]]:
+        """Events of every run, those to come included, each with the cursor that stands behind its page."""
+        while True:
+            seen = self._news.count
+            page = await self.read_all(after)
+            for item in page.records:
+                yield item, page.cursor
+            after = page.cursor
+            if not page.records:
+                await self._news.wait(seen, 5.0)
+
+    async def wait_for_news(self, timeout: float | None = None) -> bool:
+        """Wait until something was appended, by this process or another; False if nothing was in time."""
+        return await self._news.wait(self._news.count, timeout)
+
+    async def find_run(self, run_id: str) -> RunRow:
+        row = await self._find(run_id)
+        if row is None:
+            raise _not_found(run_id)
+        return row
+
+    async def resolve(self, name: str) -> RunRow:
+        """A run by its exact id, else by a unique prefix of it, or `@last` for the newest."""
+        if name == "@last":
+            newest = await self._list(RunFilter(), None, 1)
+            if not newest:
+                raise RunwrightError(ErrorCode.RUN_NOT_FOUND, "There are no runs yet.")
+            return newest[0]
+        row = await self._find(name)
+        if row is not None:
+            return row
+        candidates = await self._find_prefix(name, 2) if name else []
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise RunwrightError(
+                ErrorCode.RUN_NOT_FOUND, f"{name!r} is the beginning of several run ids; give more of it."
+            )
+        raise _not_found(name)
+
+    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
+        """The run that another engine knows under these ids."""
+        row = await self._find_engine_run(provider, workflow_id, provider_run_id)
+        if row is None:
+            raise _not_found(f"{provider}://{workflow_id}/{provider_run_id}")
+        return row
+
+    async def list_runs(
+        self, wanted: RunFilter | None = None, *, cursor: str | None = None, limit: int = 50
+    ) -> RunPage:
+        """Runs, newest first, a page at a time."""
+        before = None
+        if cursor is not None:
+            if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
+                raise RunwrightError(ErrorCode.INVALID_CURSOR, "Hand back the cursor that the page before came with.")
+            before = int(cursor)
+        rows = await self._list(wanted or RunFilter(), before, limit + 1)
+        more = len(rows) > limit
+        return RunPage(rows[:limit], str(rows[limit - 1].run_key) if more else None)
+
+    async def snapshot(self, run_id: str, at: int | str | datetime | None = None) -> RunSnapshot:
+        """The run as it is, or as it was at an event (a number) or a time (RFC 3339 UTC text or datetime)."""
+        row = await self.find_run(run_id)
+        until_seq, until_time = None, None
+        if isinstance(at, int):
+            if not 0 <= at <= row.last_seq:
+                raise RunwrightError(
+                    ErrorCode.INVALID_ARGUMENT, f"The run has events 1 to {row.last_seq}; there is no {at}."
+                )
+            until_seq = at
+        elif at is not None:
+            until_time = _micros(at)
+        return freeze(row.identity, await self._fold(row, until_seq, until_time))
+
+    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
+        state = RunState.detailed()
+        after = 0
+        while rows := await self._rows(row.run_key, after, PAGE):
+            if not fold_rows(state, rows, until_seq, until_time):
+                break
+            after = rows[-1].run_seq
+        return state
+
+    # Checking
+
+    async def verify(self, run_id: str | None = None) -> AsyncIterator[Finding]:
+        """Everything that is not as it was appended, in one run or in all of them."""
+        if run_id is not None:
+            async for finding in self._verify_run(await self.find_run(run_id)):
+                yield finding
+            return
+        async for row in self._every_run():
+            async for finding in self._verify_run(row):
+                yield finding
+        for run_key in await self._orphans():
+            yield Finding(f"#{run_key}", "MISSING", "events are left of a run whose row was removed")
+
+    async def _verify_run(self, row: RunRow) -> AsyncIterator[Finding]:
+        verifier = RunVerifier(row.identity)
+        while True:
+            rows = await self._rows(row.run_key, verifier.seq, PAGE)
+            for event in rows:
+                for finding in verifier.check(event):
+                    yield finding
+            if rows:
+                continue
+            now = await self._find(row.identity.run_id)  # it may have grown while it was read
+            if now is None or now.last_seq <= verifier.seq or not await self._rows(row.run_key, verifier.seq, 1):
+                break
+        end = now or row
+        for finding in verifier.finish(end.last_seq, end.head):
+            yield finding
+
+    async def heads(self) -> AsyncIterator[tuple[str, int, bytes]]:
+        """Each run with its last event and hash: what an anchor is made of."""
+        async for row in self._every_run():
+            yield row.identity.run_id, row.last_seq, row.head
+
+    async def hash_at(self, run_id: str, seq: int) -> bytes | None:
+        """The stored hash of one event; None if there is no such run or event."""
+        row = await self._find(run_id)
+        rows = [] if row is None else await self._rows(row.run_key, seq - 1, 1)
+        return rows[0].hash if rows and rows[0].run_seq == seq else None
+
+    async def rebuild(self, *, check: bool = False) -> RebuildReport:
+        """Fold every run anew and compare its summary; write it again where it differs, unless only checking."""
+        different: list[str] = []
+        count = 0
+        async for row in self._every_run():
+            count += 1
+            summary = (await self._fold(row, row.last_seq, None)).summary
+            if not summary_differs(row, summary):
+                continue
+            different.append(row.identity.run_id)
+            if not check:
+                await self._save_summary(row, summary, encode_summary(summary))
+        return RebuildReport(count, different)
+
+    async def redact(self, run_id: str, run_seq: int) -> None:
+        """Erase an event's payload for good. Its digest stays, so the chain holds and verify says REDACTED."""
+        row = await self.find_run(run_id)
+        rows = await self._rows(row.run_key, run_seq - 1, 1)
+        if not rows or rows[0].run_seq != run_seq:
+            raise RunwrightError(
+                ErrorCode.INVALID_ARGUMENT, f"The run has events 1 to {row.last_seq}; there is no {run_seq}."
+            )
+        await self._erase(row, run_seq)
+        row = await self.find_run(run_id)
+        summary = (await self._fold(row, row.last_seq, None)).summary
+        await self._save_summary(row, summary, encode_summary(summary))
+
+    async def _every_run(self) -> AsyncIterator[RunRow]:
+        before: int | None = None
+        while rows := await self._list(RunFilter(), before, PAGE):
+            for row in rows:
+                yield row
+            before = rows[-1].run_key
+
+    def _parse_cursor(self, cursor: str | None) -> list[int]:
+        if cursor is None:
+            return [0] * self._shards
+        parts = cursor.split(".")
+        if len(parts) != self._shards or not all(
+            part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
+        ):
+            raise RunwrightError(ErrorCode.INVALID_CURSOR, "Hand back the cursor that read_all gave, from this store.")
+        return [int(part) for part in parts]
+
+    # What a store provides
+
+    _shards: int = 1
+
+    @abstractmethod
+    async def open(self) -> None: ...
+    @abstractmethod
+    async def close(self) -> None: ...
+    @abstractmethod
+    def _enqueue(self, request: Request) -> None: ...
+    @abstractmethod
+    async def _changed_elsewhere(self) -> bool: ...
+    @abstractmethod
+    async def _find(self, run_id: str) -> RunRow | None: ...
+    @abstractmethod
+    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]: ...
+    @abstractmethod
+    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
+    @abstractmethod
+    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
+    @abstractmethod
+    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
+    @abstractmethod
+    async def _tail(
+        self, positions: list[int], limit: int
+    ) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]: ...
+    @abstractmethod
+    async def _orphans(self) -> list[int]: ...
+    @abstractmethod
+    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None: ...
+    @abstractmethod
+    async def _erase(self, row: RunRow, run_seq: int) -> None: ...
+
+    @abstractmethod
+    async def alerts(self, run_id: str | None = None) -> list[Alert]:
+        """Alerts, oldest first."""
+
+    @abstractmethod
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        """Store alerts; one that is stored already is left alone."""
+
+    @abstractmethod
+    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+        """Say that this process lives. A new epoch each time: what an earlier life held is no longer held."""
+
+    @abstractmethod
+    async def renew_lease(self, lease: Lease) -> Lease:
+        """Extend a lease that has not ended; LEASE_LOST if it has."""
+
+    @abstractmethod
+    async def release_lease(self, lease: Lease) -> None:
+        """End a lease now; its runs are free for others."""
+
+    @abstractmethod
+    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
+        """Become the one who drives a run; RUN_OWNED while another does and lives."""
+
+    @abstractmethod
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
+        """Let a run go; `wake_at` says when somebody should look at it again. STALE_FENCE if it is not held."""
+
+    @abstractmethod
+    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+        """Claim runs that nobody drives although somebody should: their driver died, or their time has come."""
+
+    @abstractmethod
+    async def health(self) -> dict[str, Any]:
+        """Facts about the store for `doctor`."""
+
+
+def fold_rows(state: RunState, rows: Iterable[StoredEvent], until_seq: int | None, until_time: int | None) -> bool:
+    """Fold events up to a point; False once the point is passed."""
+    for event in rows:
+        if until_seq is not None and event.run_seq > until_seq:
+            return False
+        if until_time is not None and event.persisted_at > until_time:
+            return False
+        evolve(state, event)
+    return True
+
+
+def summary_differs(row: RunRow, summary: RunSummary) -> bool:
+    """Whether a run's row says anything else than the fold of its events."""
+    return row.summary_text != encode_summary(summary) or any(
+        getattr(row, column) != getattr(summary, column) for column in _PROMOTED
+    )
+
+
+def _receipts_or_raise(results: Sequence[Outcome]) -> list[Receipt]:
+    receipts = [result for result in results if isinstance(result, Receipt)]
+    if len(receipts) == len(results):
+        return receipts
+    first = next(result for result in results if isinstance(result, Refusal) and result.status == "refused")
+    raise AppendRefused(first, results)
+
+
+def _expected(expected_seq: int | Mapping[str, int] | None, run_id: str) -> int | None:
+    if expected_seq is None or isinstance(expected_seq, int):
+        return expected_seq
+    return expected_seq.get(run_id)
+
+
+def _not_found(name: str) -> RunwrightError:
+    return RunwrightError(
+        ErrorCode.RUN_NOT_FOUND, f"There is no run {name!r} here. `runwright list` shows those there are."
+    )
+
+
+def _run_id_in(line: bytes) -> str | None:
+    """The run that a refused line speaks of, as far as it can be told."""
+    try:
+        content = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    run_id: Any = content.get("runId") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return run_id if isinstance(run_id, str) else None
+
+
+def _micros(moment: str | datetime) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Give the time with its time zone, in UTC.")
+        return to_micros(moment.astimezone(UTC).isoformat())
+    if not is_utc(moment):
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, "Give the time as RFC 3339 in UTC, such as 2026-01-31T08:00:00Z."
+        )
+    return to_micros(moment)

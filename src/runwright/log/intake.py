@@ -1,0 +1,103 @@
+"""Appends on their way to the store: who waits for what, and for how long.
+
+A request that is still queued when its write budget ends is withdrawn: it was certainly not written.
+One that the store has already taken up may or may not get in: its caller is told so, and settles it
+by appending the same events again (their keys make that safe), never by appending the opposite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+
+from .judge import Unit
+
+
+class Request:
+    """One append call: its units, and the future that its caller awaits."""
+
+    __slots__ = ("_gate", "_open_units", "deadline", "error", "future", "units")
+
+    def __init__(self, units: Sequence[Unit], future: asyncio.Future[None], deadline: float) -> None:
+        self.units = units
+        self.future = future
+        self.deadline = deadline
+        self.error: RunwrightError | None = None
+        self._gate = threading.Lock()
+        self._open_units = len(units)
+
+    def take(self) -> bool:
+        """Whoever calls this first has the request: the store, to write it, or the intake, to withdraw it."""
+        return self._gate.acquire(blocking=False)
+
+    def unit_done(self) -> bool:
+        """Note that one unit has its results; True if it was the last."""
+        self._open_units -= 1
+        return self._open_units == 0
+
+    def settle(self) -> None:
+        """Wake the caller. Runs on the caller's loop."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(None)
+
+
+class Intake:
+    """The requests under way, oldest first, and the alarm for the oldest one's budget."""
+
+    def __init__(self, budget: float, monotonic: Callable[[], float]) -> None:
+        self._budget = budget
+        self._monotonic = monotonic
+        self._under_way: dict[Request, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def submit(self, units: Sequence[Unit], enqueue: Callable[[Request], None]) -> None:
+        """Queue the units and wait until all of them have results."""
+        loop = asyncio.get_running_loop()
+        request = Request(units, loop.create_future(), self._monotonic() + self._budget)
+        self._under_way[request] = None
+        if self._alarm is None:
+            self._alarm = loop.call_later(self._budget, self._check_budgets, loop)
+        try:
+            enqueue(request)
+            await request.future
+        except asyncio.CancelledError:
+            request.take()
+            raise
+        finally:
+            del self._under_way[request]
+
+    def _check_budgets(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._alarm = None
+        now = self._monotonic()
+        for request in list(self._under_way):
+            if request.deadline > now:
+                self._alarm = loop.call_later(request.deadline - now, self._check_budgets, loop)
+                return
+            if not request.future.done():
+                request.future.set_exception(self._too_late(request))
+
+    def _too_late(self, request: Request) -> RunwrightError:
+        withdrawn = request.take()
+        outcome = (
+            "It was not written."
+            if withdrawn
+            else "Whether it was written is unknown: append the same events again to find out."
+        )
+        return RunwrightError(
+            ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
+            f"The store did not confirm the append within {self._budget:g} s. {outcome}",
+            outcome="withdrawn" if withdrawn else "unknown",
+            retryable=True,
+        )
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None

@@ -1,0 +1,276 @@
+"""The log in memory: the same authority, nothing durable. For tests, yours included, and for simulation."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert, RunSummary
+from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import ENDED, Enforcement
+from runwright.core.chain import StoredEvent, payload_digest
+
+from .base import RunLog, fold_rows
+from .holder import is_dead
+from .intake import Request
+from .judge import Fence, Group
+from .leases import lease_lost, run_owned, stale_fence
+from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
+from .prepare import identity
+
+
+class _Run:
+    def __init__(self, row: RunRow) -> None:
+        self.row = row
+        self.events: list[StoredEvent] = []
+        self.by_key: dict[bytes, StoredEvent] = {}
+        self.ids: set[bytes] = set()
+
+
+class MemoryLog(RunLog):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._runs: dict[str, _Run] = {}
+        self._by_key: list[_Run] = []
+        self._order: list[tuple[_Run, StoredEvent]] = []
+        self._alerts: dict[tuple[str, str, str], Alert] = {}
+        self._leases: dict[str, LeaseRow] = {}
+        self._is_open = False
+
+    async def open(self) -> None:
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        self._intake.close()
+        await self._news.close()
+
+    async def _changed_elsewhere(self) -> bool:
+        return False
+
+    def _enqueue(self, request: Request) -> None:
+        if not self._is_open:
+            raise RunwrightError(ErrorCode.STORE_CLOSED, "This log was closed. Open it again.")
+        if not request.take():
+            return
+        group = Group(request.units, self.tally)
+        for run_id in group.run_ids():
+            if (run := self._runs.get(run_id)) is not None:
+                group.open(self._open_run(run))
+        for question in group.key_questions():
+            found = self._by_key[question.run_key - 1].by_key.get(question.key)
+            if found is not None:
+                group.answer_key(
+                    question.run_key,
+                    question.key,
+                    Found(found.run_seq, found.event_id, found.persisted_at, found.raw_payload, found.payload_digest),
+                )
+        for question in group.id_questions():
+            if question.key in self._by_key[question.run_key - 1].ids:
+                group.answer_id(question.run_key, question.key)
+        group.answer_live(self._lives)
+        for open_run in group.judge(self.clock.now()):
+            self._commit(open_run)
+        for alert in group.alerts:
+            self._keep_alert(alert)
+        request.settle()
+        self._news.tell()
+
+    def _open_run(self, run: _Run) -> OpenRun:
+        row = run.row
+        open_run = OpenRun(_context(row.identity), row.enforcement)
+        open_run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        if row.enforcement is Enforcement.OBSERVE:
+            open_run.state.summary = RunSummary()
+            fold_rows(open_run.state, run.events, None, None)
+            open_run.whole = True
+        if row.last_seq <= INDEX_LIMIT:
+            open_run.index((event.idempotency_key, event.run_seq, event.event_id) for event in run.events)
+        return open_run
+
+    def _commit(self, open_run: OpenRun) -> None:
+        run = self._runs.get(open_run.run_id)
+        summary = open_run.state.summary
+        if run is None:
+            row = RunRow(
+                len(self._by_key) + 1,
+                identity(open_run.context),
+                open_run.enforcement,
+                open_run.persisted_at or self.clock.now(),
+                *(0, b"", 0, summary.status, "", None, None, None),
+                open_run.owner,
+                open_run.epoch,
+                None,
+            )
+            run = self._runs[open_run.run_id] = _Run(row)
+            self._by_key.append(run)
+        for event in open_run.fresh.values():
+            run.events.append(event)
+            run.by_key[event.idempotency_key] = event
+            run.ids.add(event.event_id)
+            self._order.append((run, event))
+        row = run.row
+        row.last_seq, row.head, row.persisted_at = summary.last_event_seq, open_run.head, open_run.persisted_at
+        _write_summary(row, summary, encode_summary(summary))
+
+    # Reading
+
+    async def _find(self, run_id: str) -> RunRow | None:
+        run = self._runs.get(run_id)
+        return None if run is None else msgspec.structs.replace(run.row)
+
+    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
+        return [run.row for run_id, run in self._runs.items() if run_id.startswith(prefix)][:limit]
+
+    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+        wanted = (provider, workflow_id, provider_run_id)
+        for run in reversed(self._by_key):
+            if (run.row.provider, run.row.workflow_id, run.row.provider_run_id) == wanted:
+                return run.row
+        return None
+
+    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+        found: list[RunRow] = []
+        for run in reversed(self._by_key[: None if before is None else before - 1]):
+            if len(found) == limit:
+                break
+            if _matches(run.row, wanted):
+                found.append(msgspec.structs.replace(run.row))
+        return found
+
+    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+        events = self._by_key[run_key - 1].events
+        start = bisect_right(events, after, key=lambda event: event.run_seq)
+        return events[start : None if limit is None else start + limit]
+
+    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+        start = positions[0]
+        found = self._order[start : start + limit]
+        return [(run.row.identity, event) for run, event in found], [start + len(found)]
+
+    async def _orphans(self) -> list[int]:
+        return []
+
+    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
+        _write_summary(self._runs[row.identity.run_id].row, summary, text)
+
+    async def _erase(self, row: RunRow, run_seq: int) -> None:
+        event = self._runs[row.identity.run_id].events[run_seq - 1]
+        event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
+        event.raw_payload = None
+
+    async def alerts(self, run_id: str | None = None) -> list[Alert]:
+        return [alert for alert in self._alerts.values() if run_id is None or alert.run_id == run_id]
+
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        for alert in alerts:
+            self._keep_alert(alert)
+
+    def _keep_alert(self, alert: Alert) -> None:
+        stamped = msgspec.structs.replace(alert, raised_at=from_micros(self.clock.now()))
+        self._alerts.setdefault((alert.code, alert.run_id or "", alert.subject), stamped)
+
+    # Leases
+
+    def _lives(self, owner: str, epoch: int) -> bool:
+        lease = self._leases.get(owner)
+        return (
+            lease is not None
+            and lease.epoch == epoch
+            and lease.expires_at > self.clock.now()
+            and not is_dead(lease.holder)
+        )
+
+    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+        earlier = self._leases.get(owner)
+        epoch = 1 if earlier is None else earlier.epoch + 1
+        return self._set_lease(Lease(owner, epoch, 0, ttl), holder)
+
+    def _set_lease(self, lease: Lease, holder: Holder | None) -> Lease:
+        expires_at = self.clock.now() + int(lease.ttl * 1e6)
+        self._leases[lease.owner] = LeaseRow(lease.owner, lease.epoch, expires_at, holder)
+        return msgspec.structs.replace(lease, expires_at=expires_at)
+
+    async def renew_lease(self, lease: Lease) -> Lease:
+        row = self._leases.get(lease.owner)
+        if row is None or row.epoch != lease.epoch or row.expires_at <= self.clock.now():
+            raise lease_lost()
+        return self._set_lease(lease, row.holder)
+
+    async def release_lease(self, lease: Lease) -> None:
+        row = self._leases.get(lease.owner)
+        if row is not None and row.epoch == lease.epoch:
+            self._leases[lease.owner] = msgspec.structs.replace(row, expires_at=0)
+
+    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
+        self._check_lease(lease)
+        run = self._runs.get(run_id)
+        if run is None:
+            await self.find_run(run_id)
+            raise AssertionError
+        row, mine = run.row, (lease.owner, lease.epoch)
+        if (
+            row.owner is not None
+            and row.epoch is not None
+            and (row.owner, row.epoch) != mine
+            and self._lives(row.owner, row.epoch)
+        ):
+            raise run_owned()
+        row.owner, row.epoch = mine
+        return Fence(*mine)
+
+    def _check_lease(self, lease: Lease) -> None:
+        row = self._leases.get(lease.owner)
+        if row is None or row.epoch != lease.epoch or row.expires_at <= self.clock.now():
+            raise lease_lost()
+
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
+        await self.find_run(run_id)
+        row = self._runs[run_id].row
+        if (row.owner, row.epoch) != (fence.owner, fence.epoch):
+            raise stale_fence()
+        row.owner = row.epoch = None
+        row.wake_at = wake_at
+
+    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+        self._check_lease(lease)
+        now, claimed = self.clock.now(), list[str]()
+        for run in self._by_key:
+            row = run.row
+            if len(claimed) == limit or row.status in ENDED:
+                continue
+            if row.owner is not None and row.epoch is not None:
+                due = not self._lives(row.owner, row.epoch)
+            else:
+                due = row.wake_at is not None and row.wake_at <= now
+            if due:
+                row.owner, row.epoch, row.wake_at = lease.owner, lease.epoch, None
+                claimed.append(row.identity.run_id)
+        return claimed
+
+    async def health(self) -> dict[str, Any]:
+        return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}
+
+
+def _context(run: RunIdentity) -> tuple[str, str, str, str, str, str]:
+    return (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
+
+
+def _write_summary(row: RunRow, summary: RunSummary, text: str) -> None:
+    row.summary_text, row.status = text, summary.status
+    row.provider, row.workflow_id, row.provider_run_id = summary.provider, summary.workflow_id, summary.provider_run_id
+
+
+def _matches(row: RunRow, wanted: RunFilter) -> bool:
+    return (
+        wanted.status in (None, row.status)
+        and wanted.plan_id in (None, row.identity.plan_id)
+        and wanted.tenant_id in (None, row.identity.tenant_id)
+        and (wanted.since is None or row.created_at >= wanted.since)
+    )

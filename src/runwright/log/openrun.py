@@ -1,0 +1,290 @@
+"""The Append Authority's working copy of a run: what it must know to judge the next event.
+
+The run's constant-size fold is on its row. What a particular event needs beyond that (is this key
+taken? has attempt 1 of this step failed?) follows from which idempotency keys exist, and those can be
+derived. So no history is ever folded to append to a strict run. Small, busy runs keep all their keys
+in memory; for others the store is asked. Runs that only observe are folded whole, because there a key
+in the log does not mean that its event took effect.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from runwright.contract.keys import key_bytes
+from runwright.contract.paths import signal_path
+from runwright.contract.payloads import StepStarted
+from runwright.contract.snapshot import RunSummary
+from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, Enforcement, StepStatus
+from runwright.core.chain import GENESIS, StoredEvent, run_part
+from runwright.core.evolve import approval_ref
+from runwright.core.state import RunState, StepCell
+
+from .prepare import identity
+
+INDEX_LIMIT = 2048
+"""Runs of at most this many events keep their keys in memory."""
+
+SeqOf = Callable[[bytes], "int | None"]
+
+_APPROVALS = ("ApprovalRequested", "ApprovalGranted", "ApprovalDenied")
+_STEP_ENDS = (
+    ("StepCompleted", StepStatus.SUCCESS),
+    ("StepFailed", StepStatus.FAILED),
+    ("StepSkipped", StepStatus.SKIPPED),
+    ("StepStarted", StepStatus.RUNNING),
+)
+
+
+class Found(msgspec.Struct, gc=False):
+    """What the store has under a key."""
+
+    run_seq: int
+    event_id: bytes
+    persisted_at: int
+    raw_payload: bytes | None
+    payload_digest: bytes | None
+
+
+class OpenRun:
+    """One run, open for appending. Lives between appends; true only while its seq is the row's."""
+
+    __slots__ = (
+        "context",
+        "enforcement",
+        "epoch",
+        "exists",
+        "fresh",
+        "head",
+        "ids",
+        "keys",
+        "owner",
+        "part",
+        "persisted_at",
+        "run_key",
+        "state",
+        "stored_seq",
+        "stored_status",
+        "whole",
+    )
+
+    def __init__(self, context: tuple[str, str, str, str, str, str], enforcement: Enforcement) -> None:
+        """A run that does not exist yet."""
+        self.context = context
+        self.enforcement = enforcement
+        self.part = run_part(identity(context))
+        self.exists = False
+        self.run_key = 0
+        self.state = RunState()
+        self.stored_seq = 0
+        self.stored_status = ""
+        self.head = GENESIS
+        self.persisted_at = 0
+        self.owner: str | None = None
+        self.epoch: int | None = None
+        self.keys: dict[bytes, int] | None = {}
+        self.ids: set[bytes] = set()
+        self.whole = True  # `state` knows every entity of the run
+        self.fresh: dict[bytes, StoredEvent] = {}  # judged, not yet committed, by key
+
+    @property
+    def run_id(self) -> str:
+        return self.context[0]
+
+    @property
+    def seq(self) -> int:
+        return self.state.summary.last_event_seq
+
+    def restore(
+        self,
+        run_key: int,
+        seq: int,
+        head: bytes,
+        persisted_at: int,
+        summary: str | bytes,
+        owner: str | None,
+        epoch: int | None,
+    ) -> None:
+        """Take over what the run's row says. Which entities exist is then no longer known."""
+        self.exists = True
+        self.run_key = run_key
+        self.state = RunState(summary=decode_summary(summary))
+        self.stored_seq = seq
+        self.stored_status = self.state.summary.status
+        self.head = head
+        self.persisted_at = persisted_at
+        self.owner, self.epoch = owner, epoch
+        self.keys = None if seq else {}
+        self.ids = set()
+        self.whole = seq == 0
+
+    def index(self, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
+        """Keep every key of the run in memory."""
+        self.keys = {}
+        for key, seq, event_id in rows:
+            self.keys[key] = seq
+            self.ids.add(event_id)
+
+    def remember(self, event: StoredEvent) -> None:
+        """Note a judged event, not yet committed."""
+        self.fresh[event.idempotency_key] = event
+        self.ids.add(event.event_id)
+        if self.keys is not None:
+            self.keys[event.idempotency_key] = event.run_seq
+
+    def forget_after(self, count: int) -> None:
+        """Take back all but the first `count` of the events not yet committed."""
+        for key, event in list(self.fresh.items())[count:]:
+            del self.fresh[key]
+            self.ids.discard(event.event_id)
+            if self.keys is not None:
+                del self.keys[key]
+
+    def committed(self) -> None:
+        self.exists = True
+        self.stored_seq = self.seq
+        self.stored_status = self.state.summary.status
+        self.fresh = {}
+        if self.keys is None:
+            self.ids = set()
+        if self.keys is not None and len(self.keys) > INDEX_LIMIT:
+            self.keys, self.ids = None, set()
+            if self.enforcement is Enforcement.STRICT:
+                self._forget_entities()
+        elif self.keys is None and self.enforcement is Enforcement.STRICT and len(self.state.steps) > INDEX_LIMIT:
+            self._forget_entities()
+
+    def _forget_entities(self) -> None:
+        self.state = RunState(summary=self.state.summary)
+        self.whole = False
+
+    # What an event needs to know of its entity
+
+    def entity_keys(self, event: StoredEvent) -> list[bytes]:
+        """The keys whose presence tells all that judging this event needs; none if it is known already."""
+        if self.whole or self._knows(event):
+            return []
+        attempt = event.logical_attempt_id
+        if event.event_type in _APPROVALS:
+            return [self._key(event.step_id, attempt, name) for name in _APPROVALS]
+        wanted: list[bytes] = []
+        for number in range(max(1, attempt - 1), attempt + 2):
+            wanted += [self._key(event.step_id, number, name) for name, _ in _STEP_ENDS]
+            wanted.append(self._key(event.step_id, number, "StepRetryScheduled"))
+        if (signal := forcing_signal(event)) is not None:
+            wanted.append(self._key(signal, 1, "SignalAccepted"))
+        return wanted
+
+    def recall_entity(self, event: StoredEvent, seq_of: SeqOf) -> bool:
+        """Bring the event's entity into the state from the keys that exist. True if it did not hold it before."""
+        if self.whole:
+            return False
+        if (signal := forcing_signal(event)) is not None and seq_of(self._key(signal, 1, "SignalAccepted")) is not None:
+            self.state.signals.add(signal)
+        if self._knows(event):
+            return False
+        attempt = event.logical_attempt_id
+        if event.event_type in _APPROVALS:
+            asked, granted, denied = (seq_of(self._key(event.step_id, attempt, name)) for name in _APPROVALS)
+            if granted is not None or denied is not None:
+                self.state.approvals[approval_ref(event)] = False
+            elif asked is not None:
+                self.state.approvals[approval_ref(event)] = True
+            return False
+        cell: StepCell | None = None
+        for number in range(max(1, attempt - 1), attempt + 2):
+            status = self._status_by_keys(event.step_id, number, seq_of)
+            if status is StepStatus.PENDING:
+                continue
+            past = {} if cell is None else {**cell.past, cell.attempt: cell.status}
+            cell = StepCell(number, status, past, self._retry_by_keys(event.step_id, number, status, seq_of))
+        if cell is None:
+            return False
+        self.state.steps[event.step_id or ""] = cell
+        return True
+
+    def _knows(self, event: StoredEvent) -> bool:
+        if event.event_type in _APPROVALS:
+            return approval_ref(event) in self.state.approvals
+        if event.event_type not in STEP_TRANSITIONS and event.event_type != "StepRetryScheduled":
+            return True
+        cell = self.state.steps.get(event.step_id or "")
+        attempt = event.logical_attempt_id
+        return cell is not None and (attempt in (cell.attempt, cell.attempt + 1) or attempt in cell.past)
+
+    def _key(self, step_id: str | None, attempt: int, event_type: str) -> bytes:
+        run_id, _, _, _, plan_id, plan_version = self.context
+        return key_bytes(run_id, step_id, attempt, event_type, plan_id, plan_version)
+
+    def _status_by_keys(self, step_id: str | None, attempt: int, seq_of: SeqOf) -> StepStatus:
+        for name, status in _STEP_ENDS:
+            if seq_of(self._key(step_id, attempt, name)) is not None:
+                return status
+        return StepStatus.PENDING
+
+    def _retry_by_keys(self, step_id: str | None, attempt: int, status: StepStatus, seq_of: SeqOf) -> bool:
+        if status is not StepStatus.FAILED:
+            return False
+        failed = seq_of(self._key(step_id, attempt, "StepFailed"))
+        scheduled = seq_of(self._key(step_id, attempt, "StepRetryScheduled"))
+        return failed is not None and scheduled is not None and scheduled > failed
+
+
+def forcing_signal(event: StoredEvent) -> str | None:
+    """The path of the signal that a forced start names."""
+    payload = event.raw_payload
+    if event.event_type != "StepStarted" or payload is None or b"forcedBy" not in payload:
+        return None
+    try:
+        forced_by = msgspec.json.decode(payload, type=StepStarted).forced_by
+    except msgspec.DecodeError:
+        return None
+    return None if forced_by is None else signal_path(forced_by)
+
+
+_encode_summary = msgspec.json.Encoder().encode
+_decode_summary = msgspec.json.Decoder(RunSummary).decode
+
+
+def encode_summary(summary: RunSummary) -> str:
+    return _encode_summary(summary).decode()
+
+
+def decode_summary(text: str | bytes) -> RunSummary:
+    return _decode_summary(text)
+
+
+class OpenRuns:
+    """The runs that are open, the longest unused ones dropped first."""
+
+    def __init__(self, max_runs: int = 2048) -> None:
+        self._max_runs = max_runs
+        self._runs: OrderedDict[str, OpenRun] = OrderedDict()
+
+    def get(self, run_id: str) -> OpenRun | None:
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._runs.move_to_end(run_id)
+        return run
+
+    def put(self, run: OpenRun) -> None:
+        self._runs[run.run_id] = run
+        while len(self._runs) > self._max_runs:
+            self._runs.popitem(last=False)
+
+    def drop(self, run_id: str) -> None:
+        self._runs.pop(run_id, None)
+
+    def clear(self) -> None:
+        self._runs.clear()
+
+    def settle(self, run: OpenRun) -> None:
+        """After a commit: keep the run open unless it is over."""
+        run.committed()
+        if run.state.summary.status in ENDED:
+            self.drop(run.run_id)
+        elif run.run_id not in self._runs:
+            self.put(run)

@@ -1,0 +1,112 @@
+"""An event on its way in: everything about it that can be checked without looking anything up."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runwright.contract.catalog import CATALOG, schema_version_of
+from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_envelope, check_payload
+from runwright.contract.errors import RunwrightError
+from runwright.contract.events import RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.timestamps import from_micros
+from runwright.core.chain import StoredEvent
+
+_DRIVING = frozenset(name for name, kind in CATALOG.items() if kind.changes_state)
+
+
+class Prepared(msgspec.Struct, gc=False):
+    """A checked event. `stored` still lacks what only the Append Authority can give."""
+
+    run: tuple[str, str, str, str, str, str]
+    event_id: str
+    stored: StoredEvent
+    drives: bool
+    payload_problem: RunwrightError | None  # reported only if the event turns out not to be a duplicate
+
+
+def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Prepared:
+    """Check the envelope (raises) and the payload (kept for later), and shape the event for storage."""
+    key = check_envelope(event)
+    payload: bytes | None = bytes(event.raw_payload)
+    if not payload or payload == b"null":
+        payload = None
+    problem: RunwrightError | None = None
+    if payload is not None:
+        try:
+            check_payload(event, payload, payload_limit)
+        except RunwrightError as error:
+            problem = error
+    event_id = event.event_id.lower()
+    stored = StoredEvent(
+        0,
+        bytes.fromhex(event_id.replace("-", "")),
+        event.event_type,
+        event.schema_version or schema_version_of(event.event_type),
+        event.step_id,
+        event.engine_attempt_id,
+        event.logical_attempt_id,
+        key,
+        event.emitted_at,
+        0,
+        event.emitted_by,
+        event.foreign_event_id,
+        event.traceparent,
+        payload,
+        None,
+        b"",
+    )
+    run = (
+        event.run_id,
+        event.tenant_id,
+        event.project_id,
+        event.environment_id,
+        event.plan_id,
+        event.plan_version,
+    )
+    return Prepared(run, event_id, stored, event.event_type in _DRIVING, problem)
+
+
+def identity(run: tuple[str, str, str, str, str, str]) -> RunIdentity:
+    run_id, tenant_id, project_id, environment_id, plan_id, plan_version = run
+    return RunIdentity(
+        run_id=run_id,
+        tenant_id=tenant_id,
+        project_id=project_id,
+        environment_id=environment_id,
+        plan_id=plan_id,
+        plan_version=plan_version,
+    )
+
+
+def uuid_text(raw: bytes) -> str:
+    digits = raw.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def record(run: RunIdentity, event: StoredEvent) -> RunEventRecord:
+    """The event as readers get it."""
+    fields = {} if event.raw_payload is None else {"raw_payload": msgspec.Raw(event.raw_payload)}
+    return RunEventRecord(
+        event_id=uuid_text(event.event_id),
+        event_type=event.event_type,
+        run_id=run.run_id,
+        tenant_id=run.tenant_id,
+        project_id=run.project_id,
+        environment_id=run.environment_id,
+        plan_id=run.plan_id,
+        plan_version=run.plan_version,
+        engine_attempt_id=event.engine_attempt_id,
+        logical_attempt_id=event.logical_attempt_id,
+        idempotency_key=event.idempotency_key.hex(),
+        emitted_at=event.emitted_at,
+        step_id=event.step_id,
+        schema_version=event.schema_version,
+        emitted_by=event.emitted_by,
+        foreign_event_id=event.foreign_event_id,
+        traceparent=event.traceparent,
+        run_seq=event.run_seq,
+        persisted_at=from_micros(event.persisted_at),
+        hash=event.hash.hex(),
+        redacted=event.payload_digest is not None,
+        **fields,
+    )

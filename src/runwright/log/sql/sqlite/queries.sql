@@ -1,0 +1,108 @@
+-- name: find_run
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE run_id = ?;
+
+-- name: find_runs_by_prefix
+-- GLOB would read wildcards in an id; a range does not.
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE run_id >= :prefix AND substr(run_id, 1, length(:prefix)) = :prefix ORDER BY run_id LIMIT :limit;
+
+-- name: find_engine_run
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE provider = ? AND workflow_id = ? AND provider_run_id = ? ORDER BY run_key DESC LIMIT 1;
+
+-- name: list_runs
+-- Newest first. The conditions are filled in by the caller from a fixed set.
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT :limit;
+
+-- name: read_run
+SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
+FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
+
+-- name: read_tail
+SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash, pos, run_key
+FROM event WHERE pos > ? ORDER BY pos LIMIT ?;
+
+-- name: run_identity
+SELECT run_id, tenant_id, project_id, environment_id, plan_id, plan_version FROM run WHERE run_key = ?;
+
+-- name: run_index
+-- The keys and ids of a run, to be kept in memory.
+SELECT idempotency_key, run_seq, event_id FROM event WHERE run_key = ?;
+
+-- name: find_key
+SELECT run_seq, event_id, persisted_at, payload, payload_digest FROM event WHERE run_key = ? AND idempotency_key = ?;
+
+-- name: find_event_id
+SELECT 1 FROM event WHERE run_key = ? AND event_id = ?;
+
+-- name: last_run_key
+SELECT coalesce(max(run_key), 0) FROM run;
+
+-- name: insert_run
+INSERT INTO run (run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+                 last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_event
+INSERT INTO event (run_key, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id,
+                   logical_attempt_id, idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id,
+                   traceparent, payload, payload_digest, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: advance_run
+-- The common case: no indexed column changes.
+UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ? WHERE run_key = ?;
+
+-- name: move_run
+UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ?, status = ?, provider = ?, workflow_id = ?,
+               provider_run_id = ?
+WHERE run_key = ?;
+
+-- name: save_summary
+UPDATE run SET summary = ?, status = ?, provider = ?, workflow_id = ?, provider_run_id = ?
+WHERE run_key = ? AND last_seq = ?;
+
+-- name: erase_payload
+UPDATE event SET payload_digest = ?, payload = NULL WHERE run_key = ? AND run_seq = ?;
+
+-- name: orphans
+SELECT DISTINCT run_key FROM event WHERE run_key NOT IN (SELECT run_key FROM run) ORDER BY run_key LIMIT 100;
+
+-- name: insert_alert
+INSERT INTO alert (code, severity, run_id, subject, detail, facts, raised_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (code, run_id, subject) DO NOTHING;
+
+-- name: list_alerts
+SELECT code, severity, run_id, subject, detail, facts, raised_at FROM alert
+WHERE :run_id IS NULL OR run_id = :run_id ORDER BY alert_key;
+
+-- name: find_lease
+SELECT owner, epoch, expires_at, host, pid, started FROM lease WHERE owner = ?;
+
+-- name: put_lease
+INSERT INTO lease (owner, epoch, expires_at, host, pid, started) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (owner) DO UPDATE SET epoch = excluded.epoch, expires_at = excluded.expires_at, host = excluded.host,
+                                  pid = excluded.pid, started = excluded.started;
+
+-- name: extend_lease
+UPDATE lease SET expires_at = ? WHERE owner = ? AND epoch = ?;
+
+-- name: own_run
+UPDATE run SET owner = ?, epoch = ?, wake_at = ? WHERE run_key = ?;
+
+-- name: candidates
+-- Open runs that somebody owns, or whose time has come; whether their owner lives is judged by the caller.
+SELECT run_key, run_id, owner, epoch FROM run
+WHERE (owner IS NOT NULL OR wake_at <= :now) AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
+ORDER BY run_key;
+
+-- name: counts
+SELECT (SELECT count(*) FROM run), (SELECT coalesce(max(pos), 0) FROM event);

@@ -1,0 +1,311 @@
+"""The log on SQLite: the default. One file, one writer thread, readers of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert, RunSummary
+from runwright.contract.timestamps import from_micros
+from runwright.core.chain import StoredEvent, payload_digest
+from runwright.core.state import RunState
+
+from .base import RunLog, fold_rows
+from .intake import Request
+from .judge import Fence
+from .leases import lease_lost, run_owned, stale_fence
+from .model import Holder, Lease, RunFilter, RunRow
+from .queries import load_queries
+from .sqlite_connect import coded_errors, connect, prepare_store
+from .sqlite_writer import Call, SqliteWriter, run_row
+
+T = TypeVar("T")
+
+
+class SqliteLog(RunLog):
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self.path = path
+        self._sql = load_queries("sqlite")
+        self._writer: SqliteWriter | None = None
+        self._readers = threading.local()
+        self._reader_connections: list[apsw.Connection] = []
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="runwright-reader")
+        self._watch: apsw.Connection | None = None
+        self._watched_version: Any = None
+        self._identities: dict[int, RunIdentity] = {}
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, prepare_store, self.path)
+        with coded_errors(self.path):
+            self._writer = SqliteWriter(self.path, self.clock, self.tally, loop, self._news.tell)
+
+    async def close(self) -> None:
+        self._intake.close()
+        await self._news.close()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await writer.close()
+        self._pool.shutdown(wait=True)
+        for connection in self._reader_connections:
+            connection.close()
+        self._reader_connections.clear()
+
+    def _enqueue(self, request: Request) -> None:
+        self._live_writer().put(request)
+
+    def _live_writer(self) -> SqliteWriter:
+        if self._writer is None:
+            raise RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
+        return self._writer
+
+    async def _call(self, work: Callable[[SqliteWriter], T]) -> T:
+        """Have the writer do something in a transaction of its own."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._live_writer().put(Call(work, future))
+        return await future
+
+    # Reading
+
+    async def _read(self, work: Callable[[apsw.Cursor], T]) -> T:
+        self._live_writer()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_here, work)
+
+    def _read_here(self, work: Callable[[apsw.Cursor], T]) -> T:
+        with coded_errors(self.path):
+            connection: apsw.Connection | None = getattr(self._readers, "connection", None)
+            if connection is None:
+                connection = self._readers.connection = connect(self.path, writer=False)
+                self._reader_connections.append(connection)
+            return work(connection.cursor())
+
+    async def _changed_elsewhere(self) -> bool:
+        return await self._read(self._look_for_changes)
+
+    def _look_for_changes(self, _: apsw.Cursor) -> bool:
+        if self._watch is None:
+            self._watch = connect(self.path, writer=False)
+            self._reader_connections.append(self._watch)
+        version = self._watch.pragma("data_version")
+        changed = version != self._watched_version
+        self._watched_version = version
+        return changed
+
+    async def _find(self, run_id: str) -> RunRow | None:
+        rows = await self._run_rows("find_run", (run_id,))
+        return rows[0] if rows else None
+
+    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
+        return await self._run_rows("find_runs_by_prefix", {"prefix": prefix, "limit": limit})
+
+    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+        rows = await self._run_rows("find_engine_run", (provider, workflow_id, provider_run_id))
+        return rows[0] if rows else None
+
+    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+        conditions = [
+            condition
+            for condition, given in (
+                ("run_key < :before", before),
+                ("status = :status", wanted.status),
+                ("plan_id = :plan_id", wanted.plan_id),
+                ("tenant_id = :tenant_id", wanted.tenant_id),
+                ("created_at >= :since", wanted.since),
+            )
+            if given is not None
+        ]
+        sql = self._sql["list_runs"].format(conditions=" AND ".join(conditions) or "1")
+        bindings = {**msgspec.structs.asdict(wanted), "before": before, "limit": limit}
+        return await self._read(lambda cursor: [run_row(row) for row in cursor.execute(sql, bindings)])
+
+    async def _run_rows(self, name: str, bindings: Any) -> list[RunRow]:
+        return await self._read(lambda cursor: [run_row(row) for row in cursor.execute(self._sql[name], bindings)])
+
+    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+        bindings = (run_key, after, -1 if limit is None else limit)
+        sql = self._sql["read_run"]
+        return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
+
+    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
+        def fold(cursor: apsw.Cursor) -> RunState:
+            state = RunState.detailed()
+            rows = (StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], (row.run_key, 0, -1)))
+            fold_rows(state, rows, until_seq, until_time)
+            return state
+
+        return await self._read(fold)
+
+    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+        start = positions[0]
+
+        def read(cursor: apsw.Cursor) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+            found: list[tuple[RunIdentity, StoredEvent]] = []
+            last = start
+            rows: list[Any] = cursor.execute(self._sql["read_tail"], (start, limit)).fetchall()
+            for *fields, pos, run_key in rows:
+                found.append((self._identity(cursor, run_key), StoredEvent(*fields)))
+                last = pos
+            return found, [last]
+
+        return await self._read(read)
+
+    def _identity(self, cursor: apsw.Cursor, run_key: int) -> RunIdentity:
+        known = self._identities.get(run_key)
+        if known is None:
+            row: Any = cursor.execute(self._sql["run_identity"], (run_key,)).fetchone()
+            if row is None:
+                raise RunwrightError(
+                    ErrorCode.STORE_CORRUPT, f"Events of run #{run_key} are there, but its row is gone. Run `runwright verify`."
+                )
+            names = ("run_id", "tenant_id", "project_id", "environment_id", "plan_id", "plan_version")
+            known = RunIdentity(**dict(zip(names, row, strict=True)))
+            if len(self._identities) > 10_000:
+                self._identities.clear()
+            self._identities[run_key] = known
+        return known
+
+    async def _orphans(self) -> list[int]:
+        return await self._read(lambda cursor: [row[0] for row in cursor.execute(self._sql["orphans"])])
+
+    # Mending
+
+    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
+        promoted = (summary.status, summary.provider, summary.workflow_id, summary.provider_run_id)
+
+        def save(writer: SqliteWriter) -> None:
+            writer.execute("save_summary", (text, *promoted, row.run_key, row.last_seq))
+            writer.forget(row.identity.run_id)
+
+        await self._call(save)
+
+    async def _erase(self, row: RunRow, run_seq: int) -> None:
+        event = (await self._rows(row.run_key, run_seq - 1, 1))[0]
+        digest = event.payload_digest or payload_digest(event.raw_payload)
+
+        def erase(writer: SqliteWriter) -> None:
+            writer.execute("erase_payload", (digest, row.run_key, run_seq))
+            writer.forget(row.identity.run_id)
+
+        await self._call(erase)
+
+    async def alerts(self, run_id: str | None = None) -> list[Alert]:
+        def read(cursor: apsw.Cursor) -> list[Alert]:
+            rows: list[Any] = cursor.execute(self._sql["list_alerts"], {"run_id": run_id}).fetchall()
+            return [alert_from(row) for row in rows]
+
+        return await self._read(read)
+
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        stored = list(alerts)
+        await self._call(lambda writer: writer.save_alerts(stored))
+
+    # Leases
+
+    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+        def acquire(writer: SqliteWriter) -> Lease:
+            earlier = writer.find_lease(owner)
+            epoch = 1 if earlier is None else earlier.epoch + 1
+            expires_at = writer.clock.now() + int(ttl * 1e6)
+            process = (None, None, None) if holder is None else (holder.host, holder.pid, holder.started)
+            writer.execute("put_lease", (owner, epoch, expires_at, *process))
+            return Lease(owner, epoch, expires_at, ttl)
+
+        return await self._call(acquire)
+
+    async def renew_lease(self, lease: Lease) -> Lease:
+        def renew(writer: SqliteWriter) -> Lease:
+            _check_lease(writer, lease)
+            expires_at = writer.clock.now() + int(lease.ttl * 1e6)
+            writer.execute("extend_lease", (expires_at, lease.owner, lease.epoch))
+            return msgspec.structs.replace(lease, expires_at=expires_at)
+
+        return await self._call(renew)
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._call(lambda writer: writer.execute("extend_lease", (0, lease.owner, lease.epoch)))
+
+    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
+        await self.find_run(run_id)
+
+        def claim(writer: SqliteWriter) -> Fence:
+            _check_lease(writer, lease)
+            row = writer.find_run(run_id)
+            assert row is not None, "runs are never removed"
+            mine = (row.owner, row.epoch) == (lease.owner, lease.epoch)
+            if not mine and row.owner is not None and row.epoch is not None and writer.lives(row.owner, row.epoch):
+                raise run_owned()
+            writer.own(row.run_key, run_id, lease.owner, lease.epoch, None)
+            return Fence(lease.owner, lease.epoch)
+
+        return await self._call(claim)
+
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
+        await self.find_run(run_id)
+
+        def release(writer: SqliteWriter) -> None:
+            row = writer.find_run(run_id)
+            if row is None or (row.owner, row.epoch) != (fence.owner, fence.epoch):
+                raise stale_fence()
+            writer.own(row.run_key, run_id, None, None, wake_at)
+
+        await self._call(release)
+
+    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+        def claim(writer: SqliteWriter) -> list[str]:
+            _check_lease(writer, lease)
+            claimed: list[str] = []
+            candidates: list[Any] = writer.execute("candidates", {"now": writer.clock.now()}).fetchall()
+            alive: dict[tuple[str, int], bool] = {}
+            for run_key, run_id, owner, epoch in candidates:
+                if len(claimed) == limit:
+                    break
+                if owner is not None:
+                    if (owner, epoch) not in alive:
+                        alive[owner, epoch] = writer.lives(owner, epoch)
+                    if alive[owner, epoch]:
+                        continue
+                writer.own(run_key, run_id, lease.owner, lease.epoch, None)
+                claimed.append(run_id)
+            return claimed
+
+        return await self._call(claim)
+
+    async def health(self) -> dict[str, Any]:
+        runs, events = await self._read(lambda cursor: next(cursor.execute(self._sql["counts"])))
+        return {
+            "store": "sqlite",
+            "path": str(self.path),
+            "sqliteVersion": apsw.sqlite_lib_version(),
+            "runs": runs,
+            "events": events,
+            "bytes": self.path.stat().st_size,
+        }
+
+
+def _check_lease(writer: SqliteWriter, lease: Lease) -> None:
+    row = writer.find_lease(lease.owner)
+    if row is None or row.epoch != lease.epoch or row.expires_at <= writer.clock.now():
+        raise lease_lost()
+
+
+def alert_from(row: Any) -> Alert:
+    code, severity, run_id, subject, detail, facts, raised_at = row
+    return Alert(
+        code=code,
+        severity=severity,
+        run_id=run_id or None,
+        subject=subject,
+        detail=detail,
+        facts=msgspec.json.decode(facts),
+        raised_at=from_micros(raised_at),
+    )

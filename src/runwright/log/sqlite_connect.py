@@ -1,0 +1,132 @@
+"""Opening a SQLite store: pragmas, migrations, and what its errors mean to a person."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+
+from .queries import load_migrations
+
+APPLICATION_ID = 0x52754E77  # "RuNw": says that the file is ours
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "fuse.sshfs", "ncpfs"}
+)
+
+
+@contextmanager
+def coded_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors, as errors of ours."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: apsw.Error, path: Path) -> RunwrightError:
+    match error:
+        case apsw.FullError():
+            code, advice = ErrorCode.STORE_FULL, "The disk is full. Nothing of this append was written; free space and try again."
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            code, advice = ErrorCode.STORE_READ_ONLY, f"{path} cannot be written. Check its permissions and those of its folder."
+        case apsw.CorruptError():
+            code, advice = ErrorCode.STORE_CORRUPT, f"{path} is damaged. Restore it from a backup; `runwright verify` tells what is lost."
+        case apsw.NotADBError():
+            code, advice = ErrorCode.STORE_FOREIGN, f"{path} is not a SQLite database. Name another file with --store."
+        case apsw.CantOpenError():
+            code, advice = ErrorCode.STORE_UNAVAILABLE, f"{path} cannot be opened. Check that its folder exists and is writable."
+        case _:
+            code, advice = ErrorCode.STORE_UNAVAILABLE, f"SQLite could not use {path}."
+    return RunwrightError(code, f"{advice} ({type(error).__name__}: {error})")
+
+
+def connect(path: Path, *, writer: bool) -> apsw.Connection:
+    """A connection with the settings that the log's promises rest on."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(0 if writer else 5000)
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA cache_size = -32768")
+    cursor.execute("PRAGMA temp_store = MEMORY")
+    if not writer:
+        cursor.execute("PRAGMA query_only = ON")
+        connection.wal_autocheckpoint(0)  # only the writer checkpoints
+    return connection
+
+
+def prepare_store(path: Path) -> None:
+    """Make the store, or bring it up to date; safe for several processes at once."""
+    refuse_network_file_system(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The folder {path.parent} cannot be made: {error.strerror}.") from None
+    with coded_errors(path):
+        connection = apsw.Connection(str(path))
+        try:
+            connection.set_busy_timeout(10_000)
+            _migrate(connection, path)
+        finally:
+            connection.close()
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    migrations = load_migrations("sqlite")
+    version = schema_version(connection, path)
+    if version == len(migrations):
+        return
+    if version > len(migrations):
+        raise RunwrightError(
+            ErrorCode.STORE_TOO_NEW,
+            f"{path} has schema version {version}; this Runwright knows versions up to {len(migrations)}. Upgrade Runwright.",
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.transaction_mode = "IMMEDIATE"
+    with connection:
+        version = schema_version(connection, path)
+        for number, script in migrations[version:]:
+            connection.execute(script)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def schema_version(connection: apsw.Connection, path: Path) -> int:
+    """The version of a store of ours, 0 for an empty file; anything else is refused."""
+    application_id = connection.pragma("application_id")
+    version = connection.pragma("user_version")
+    assert isinstance(version, int)
+    if application_id == APPLICATION_ID:
+        return version
+    if next(connection.execute("SELECT count(*) FROM sqlite_schema"))[0]:
+        raise RunwrightError(ErrorCode.STORE_FOREIGN, f"{path} is a database of another program. Name another file with --store.")
+    return 0
+
+
+def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
+    """SQLite's locks and shared memory do not work across machines; say so before data is lost."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text()
+        except OSError:
+            return  # not Linux: nothing to go by
+    place = os.path.abspath(path)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise RunwrightError(
+            ErrorCode.STORE_UNAVAILABLE,
+            f"{path} is on a network file system ({kind}), where SQLite cannot keep its promises. "
+            "Put it on a local disk, or use Postgres.",
+        )

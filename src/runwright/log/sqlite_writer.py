@@ -1,0 +1,390 @@
+"""The one thread that writes: it takes all that is queued, judges it, and commits it together.
+
+Its connection holds the write lock from before the first look until the commit, so what it judges on
+cannot change. Other processes may have written in between: `PRAGMA data_version` tells, and then the
+open runs are compared with their rows again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import apsw
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert, RunSummary
+from runwright.contract.transitions import Enforcement, RunStatus
+from runwright.core.chain import StoredEvent
+
+from .base import fold_rows
+from .clock import SystemClock
+from .holder import is_dead
+from .intake import Request
+from .judge import Group, Tally
+from .model import Holder, LeaseRow, RunRow
+from .openrun import INDEX_LIMIT, Found, OpenRun, OpenRuns, encode_summary
+from .queries import load_queries
+from .sqlite_connect import connect, translate
+
+logger = logging.getLogger("runwright.log")
+
+MAX_GROUP = 2000  # units a commit: more would only make everybody wait longer
+CHECKPOINT_PAGES = 1000
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """Something else than an append for the writer to do, in a transaction of its own."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Callable[[SqliteWriter], T], future: asyncio.Future[T]) -> None:
+        self.work = work
+        self.future = future
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # pyright: ignore[reportArgumentType]
+
+
+Job = Request | Call[Any]
+
+
+class SqliteWriter:
+    def __init__(
+        self,
+        path: Path,
+        clock: Any,
+        tally: Tally,
+        loop: asyncio.AbstractEventLoop,
+        told: Callable[[], None],
+    ) -> None:
+        self.clock = clock
+        self._path = path
+        self._tally = tally
+        self._loop = loop
+        self._told = told
+        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._closing = False
+        self._sql = load_queries("sqlite")
+        self._insert_event = self._sql["insert_event"]
+        self._open_runs = OpenRuns()
+        self._generation = 0  # raised whenever another process wrote
+        self._verified: dict[str, int] = {}
+        self._data_version = -1
+        self._last_run_key = 0
+        self._wal_pages = self._checkpointed_at = 0
+        self._pause = SystemClock().pause
+        self._connection = connect(path, writer=True)
+        self._connection.set_wal_hook(self._note_wal)
+        self._cursor = self._connection.cursor()
+        self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        self._inbox.put(job)
+
+    async def close(self) -> None:
+        self._closing = True
+        self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while (job := self._inbox.get()) is not None:
+                if isinstance(job, Call):
+                    self._carry_out(job)
+                else:
+                    self._write(job)
+                self._checkpoint_if_due()
+        finally:
+            self._connection.close()
+
+    def _write(self, first: Request) -> None:
+        """Commit this request and all that have queued up behind it."""
+        requests = [first]
+        later: Job | None = None
+        try:
+            self._begin()
+            later = self._take_more(requests)
+            taken = [request for request in requests if request.take()]
+            wrote = self._commit_group(taken)
+        except apsw.Error as error:
+            self._roll_back()
+            self._fail(requests, translate(error, self._path))
+        except Exception as error:
+            logger.exception("The writer failed; the appends of this group were rolled back")
+            self._roll_back()
+            self._fail(requests, RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The append failed inside Runwright: {error!r}."))
+        else:
+            self._on_loop(self._wake, taken, wrote)
+        if later is not None:
+            self._carry_out(later)
+
+    def _take_more(self, requests: list[Request]) -> Call[Any] | None:
+        """Take what has queued up; a call among it ends the group and is carried out after it."""
+        units = len(requests[0].units)
+        while units < MAX_GROUP and not self._inbox.empty():
+            job = self._inbox.get()
+            if job is None:
+                self._inbox.put(None)
+                return None
+            if isinstance(job, Call):
+                return job
+            requests.append(job)
+            units += len(job.units)
+        return None
+
+    def _begin(self) -> None:
+        """Get the write lock. Another process may hold it: try again after a short, uneven while."""
+        while True:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+                break
+            except apsw.BusyError:
+                if self._closing:
+                    raise
+                self._pause(random.uniform(0.001, 0.003))  # noqa: S311 - not a secret
+        version = next(self._cursor.execute("PRAGMA data_version"))[0]
+        if version != self._data_version:
+            self._data_version = version
+            self._generation += 1
+            self._verified.clear()
+            self._last_run_key = next(self._cursor.execute(self._sql["last_run_key"]))[0]
+
+    def _commit_group(self, requests: list[Request]) -> bool:
+        group = Group([unit for request in requests for unit in request.units], self._tally)
+        try:
+            for run_id in group.run_ids():
+                run = self._open(run_id)
+                if run is not None:
+                    group.open(run)
+            self._answer(group)
+            now = self.clock.now()
+            changed = group.judge(now)
+            if not changed:
+                self._cursor.execute("ROLLBACK")
+                return False
+            self._store(changed, now)
+            self.save_alerts(group.alerts)
+            self._cursor.execute("COMMIT")
+        except BaseException:
+            for run_id in group.run_ids():
+                self._open_runs.drop(run_id)
+            raise
+        for run in changed:
+            self._open_runs.settle(run)
+            self._verified[run.run_id] = self._generation
+        return True
+
+    def _open(self, run_id: str) -> OpenRun | None:
+        run = self._open_runs.get(run_id)
+        if run is not None and self._verified.get(run_id) == self._generation:
+            return run
+        row = self.find_run(run_id)
+        if row is None:
+            return None
+        if run is None or run.stored_seq != row.last_seq:
+            run = self._load(row)
+            self._open_runs.put(run)
+        run.owner, run.epoch = row.owner, row.epoch
+        if len(self._verified) > 10_000:
+            self._verified.clear()
+        self._verified[run_id] = self._generation
+        return run
+
+    def _load(self, row: RunRow) -> OpenRun:
+        run = OpenRun(tuple(msgspec.structs.astuple(row.identity)), row.enforcement)  # pyright: ignore[reportArgumentType]
+        run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        if row.enforcement is Enforcement.OBSERVE:
+            run.state.summary = RunSummary()
+            fold_rows(run.state, self._read_all(row.run_key), None, None)
+            run.whole = True
+        if row.last_seq <= INDEX_LIMIT:
+            run.index(self._cursor.execute(self._sql["run_index"], (row.run_key,)))  # pyright: ignore[reportArgumentType]
+        return run
+
+    def _read_all(self, run_key: int) -> list[StoredEvent]:
+        return [StoredEvent(*row) for row in self._cursor.execute(self._sql["read_run"], (run_key, 0, -1))]
+
+    def _answer(self, group: Group) -> None:
+        for question in group.key_questions():
+            for row in self._cursor.execute(self._sql["find_key"], (question.run_key, question.key)):
+                group.answer_key(question.run_key, question.key, Found(*row))
+        for question in group.id_questions():
+            if self._cursor.execute(self._sql["find_event_id"], (question.run_key, question.key)).fetchone():
+                group.answer_id(question.run_key, question.key)
+        if group.owners_in_question():
+            group.answer_live(self.lives)
+
+    def _store(self, changed: list[OpenRun], now: int) -> None:
+        events: list[tuple[Any, ...]] = []
+        made: list[tuple[Any, ...]] = []
+        advanced: list[tuple[Any, ...]] = []
+        moved: list[tuple[Any, ...]] = []
+        for run in changed:
+            summary = run.state.summary
+            text = encode_summary(summary)
+            if not run.exists:
+                self._last_run_key += 1
+                run.run_key = self._last_run_key
+                made.append(
+                    (run.run_key, *run.context, run.enforcement, run.persisted_at or now, run.seq, run.head, run.persisted_at)
+                    + (summary.status, text, summary.provider, summary.workflow_id, summary.provider_run_id)
+                    + (run.owner, run.epoch)
+                )
+            elif summary.status == run.stored_status:
+                advanced.append((run.seq, run.head, run.persisted_at, text, run.run_key))
+            else:
+                moved.append(
+                    (run.seq, run.head, run.persisted_at, text, summary.status)
+                    + (summary.provider, summary.workflow_id, summary.provider_run_id, run.run_key)
+                )
+            for event in run.fresh.values():
+                events.append((run.run_key, *msgspec.structs.astuple(event)))
+        if made:
+            self._cursor.executemany(self._sql["insert_run"], made)
+        self._cursor.executemany(self._insert_event, events)
+        if advanced:
+            self._cursor.executemany(self._sql["advance_run"], advanced)
+        if moved:
+            self._cursor.executemany(self._sql["move_run"], moved)
+
+    def _wake(self, requests: list[Request], wrote: bool) -> None:
+        for request in requests:
+            request.settle()
+        if wrote:
+            self._told()
+
+    def _fail(self, requests: list[Request], error: RunwrightError) -> None:
+        for request in requests:
+            request.take()
+            request.error = RunwrightError(error.code, error.detail, **error.facts)
+        self._on_loop(self._wake, requests, False)
+
+    def _on_loop(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            logger.debug("the event loop is gone; nobody is left to tell")
+
+    def _carry_out(self, call: Call[Any]) -> None:
+        try:
+            self._begin()
+            call.result = call.work(self)
+            self._cursor.execute("COMMIT")
+        except apsw.Error as error:
+            self._roll_back()
+            call.error = translate(error, self._path)
+        except Exception as error:
+            self._roll_back()
+            call.error = error
+        self._on_loop(call.settle)
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+        self._open_runs.clear()
+        self._verified.clear()
+        self._data_version = -1
+
+    def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self._wal_pages = pages
+        if pages < self._checkpointed_at:
+            self._checkpointed_at = 0  # the log file was begun anew
+        return apsw.SQLITE_OK
+
+    def _checkpoint_if_due(self) -> None:
+        """Move the write-ahead log into the database when it has grown, after the callers were told."""
+        if self._wal_pages - self._checkpointed_at < CHECKPOINT_PAGES:
+            return
+        self._checkpointed_at = self._wal_pages
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            logger.warning("The write-ahead log could not be moved into the database yet: %s", error)
+
+    # For calls: these run on the writer's thread, inside its transaction
+
+    def execute(self, name: str, bindings: Any = ()) -> apsw.Cursor:
+        return self._cursor.execute(self._sql[name], bindings)
+
+    def find_run(self, run_id: str) -> RunRow | None:
+        row = self._cursor.execute(self._sql["find_run"], (run_id,)).fetchone()
+        return None if row is None else run_row(row)
+
+    def save_alerts(self, alerts: list[Alert]) -> None:
+        now = self.clock.now()
+        for alert in alerts:
+            facts = msgspec.json.encode(alert.facts).decode()
+            self.execute(
+                "insert_alert",
+                (alert.code, alert.severity, alert.run_id or "", alert.subject, alert.detail, facts, now),
+            )
+
+    def find_lease(self, owner: str) -> LeaseRow | None:
+        row: Any = self.execute("find_lease", (owner,)).fetchone()
+        if row is None:
+            return None
+        owner, epoch, expires_at, host, pid, started = row
+        return LeaseRow(owner, epoch, expires_at, None if host is None else Holder(host, pid, started))
+
+    def lives(self, owner: str, epoch: int) -> bool:
+        lease = self.find_lease(owner)
+        return (
+            lease is not None
+            and lease.epoch == epoch
+            and lease.expires_at > self.clock.now()
+            and not is_dead(lease.holder)
+        )
+
+    def own(self, row_key: int, run_id: str, owner: str | None, epoch: int | None, wake_at: int | None) -> None:
+        self.execute("own_run", (owner, epoch, wake_at, row_key))
+        run = self._open_runs.get(run_id)
+        if run is not None:
+            run.owner, run.epoch = owner, epoch
+
+    def forget(self, run_id: str) -> None:
+        self._open_runs.drop(run_id)
+
+
+def run_row(row: Any) -> RunRow:
+    run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, *rest = row
+    created_at, last_seq, head, persisted_at, status, *others = rest
+    identity = RunIdentity(
+        run_id=run_id,
+        tenant_id=tenant_id,
+        project_id=project_id,
+        environment_id=environment_id,
+        plan_id=plan_id,
+        plan_version=plan_version,
+    )
+    return RunRow(
+        run_key,
+        identity,
+        Enforcement(enforcement),
+        created_at,
+        last_seq,
+        head,
+        persisted_at,
+        RunStatus(status),
+        *others,
+    )
