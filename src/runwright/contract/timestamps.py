@@ -7,41 +7,38 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _RFC3339_UTC = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d|60)(?:\.(\d{1,9})\d*)?(?:[Zz]|\+00:00)", re.ASCII
+    r"(\d{4}-\d\d-\d\d)[Tt]([01]\d|2[0-3]):([0-5]\d):([0-5]\d|60)(?:\.(\d+))?(?:[Zz]|\+00:00)", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-@lru_cache(maxsize=4096)
-def _day_exists(year: int, month: int, day: int) -> bool:
+@lru_cache(maxsize=1024)
+def _micros_of_day(day: str) -> int | None:
+    """Where a day begins; None where the calendar has no such day."""
     try:
-        datetime(year, month, day, tzinfo=UTC)
+        return (datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def is_utc(text: str) -> bool:
-    """Whether this is an RFC 3339 time in UTC; leap seconds are allowed where they can occur."""
+    """Whether this is an RFC 3339 time in UTC; a leap second is allowed where one can occur."""
     match = _RFC3339_UTC.fullmatch(text)
-    if match is None:
+    if match is None or _micros_of_day(match[1]) is None:
         return False
-    year, month, day, hour, minute, second, _ = match.groups()
-    if second == "60" and (hour, minute) != ("23", "59"):
-        return False
-    return _day_exists(int(year), int(month), int(day))
+    return text[17] != "6" or text[11:16] == "23:59"
 
 
 def to_micros(text: str) -> int:
     """Microseconds since 1970 of an RFC 3339 UTC time; finer digits are cut off."""
     match = _RFC3339_UTC.fullmatch(text)
-    if match is None or not is_utc(text):
+    start = None if match is None else _micros_of_day(match[1])
+    if match is None or start is None or not is_utc(text):
         raise ValueError(f"not an RFC 3339 time in UTC: {text!r}")
-    year, month, day, hour, minute, second, fraction = match.groups()
-    moment = datetime(int(year), int(month), int(day), int(hour), int(minute), tzinfo=UTC)
-    whole = (moment - _EPOCH) // _MICROSECOND + int(second) * 1_000_000
-    return whole + int((fraction or "0").ljust(6, "0")[:6])
+    _, hour, minute, second, fraction = match.groups()
+    seconds = int(hour) * 3600 + int(minute) * 60 + int(second)
+    return start + seconds * 1_000_000 + int((fraction or "0").ljust(6, "0")[:6])
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ chain still holds.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -72,35 +73,46 @@ def link(previous: bytes, run: bytes, event: StoredEvent) -> bytes:
     digest = event.payload_digest
     if digest is None:
         digest = NO_DIGEST if event.raw_payload is None else sha256(event.raw_payload).digest()
-    numbers = (
-        f"{event.run_seq},{event.schema_version},{event.engine_attempt_id},{event.logical_attempt_id},{event.persisted_at}"
-    ).encode()
-    event_type = event.event_type.encode()
-    emitted_at = event.emitted_at.encode()
-    step_id, rare = event.step_id, (event.emitted_by, event.foreign_event_id, event.traceparent)
-    tail = _THREE_ABSENT if rare == _NONE_OF_THREE else pack(None if text is None else text.encode() for text in rare)
-    step = _ABSENT if step_id is None else _sized(step_id.encode())
+    numbers = b"%d,%d,%d,%d,%d" % (
+        event.run_seq,
+        event.schema_version,
+        event.engine_attempt_id,
+        event.logical_attempt_id,
+        event.persisted_at,
+    )
+    event_type, emitted_at = event.event_type.encode(), event.emitted_at.encode()
+    if event.step_id is None:
+        step_id, step_length = b"", _ABSENT_LENGTH
+    else:
+        step_id = event.step_id.encode()
+        step_length = len(step_id)
+    if event.emitted_by is event.foreign_event_id is event.traceparent is None:
+        rare = _THREE_ABSENT
+    else:
+        rare = pack(
+            None if t is None else t.encode() for t in (event.emitted_by, event.foreign_event_id, event.traceparent)
+        )
     return sha256(
-        b"".join(
-            (
-                previous,
-                run,
-                _sized(numbers),
-                _sized(event.event_id),
-                _sized(event_type),
-                step,
-                _sized(event.idempotency_key),
-                _sized(emitted_at),
-                tail,
-                digest,
-            )
+        b"%b%b%b%b%b%b%b%b%b%b%b%b%b"
+        % (
+            previous,
+            run,
+            _LENGTH(len(numbers)),
+            numbers,
+            _ID_LENGTH,
+            event.event_id,
+            _LENGTH(len(event_type)),
+            event_type,
+            _LENGTH(step_length),
+            step_id,
+            _KEY_LENGTH,
+            event.idempotency_key,
+            b"%b%b%b%b" % (_LENGTH(len(emitted_at)), emitted_at, rare, digest),
         )
     ).digest()
 
 
-_NONE_OF_THREE = (None, None, None)
+_LENGTH = struct.Struct(">I").pack
+_ABSENT_LENGTH = 0xFFFFFFFF
+_ID_LENGTH, _KEY_LENGTH = _LENGTH(16), _LENGTH(32)
 _THREE_ABSENT = _ABSENT * 3
-
-
-def _sized(field: bytes) -> bytes:
-    return len(field).to_bytes(4, "big") + field

@@ -97,7 +97,7 @@ def _run_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
         return InvalidTransition(
             event.event_type,
             expected,
-            summary.status,
+            str(summary.status),
             f"{event.event_type} needs a run that is {expected}; this run is {summary.status}.",
         )
     state.applied.add(mark)
@@ -113,7 +113,7 @@ def _queued(state: RunState, event: FoldableEvent) -> None:
     state.summary.origin_run_id = payload.origin_run_id
 
 
-def _no_effect(state: RunState, event: FoldableEvent) -> None: ...
+def _no_effect(_state: RunState, _event: FoldableEvent) -> None: ...
 
 
 def _started(state: RunState, event: FoldableEvent) -> None:
@@ -143,7 +143,7 @@ def _paused(state: RunState, event: FoldableEvent) -> None:
     state.summary.reason = _short(_read(payloads.RunSteered, event).reason)
 
 
-def _resumed(state: RunState, event: FoldableEvent) -> None:
+def _resumed(state: RunState, _event: FoldableEvent) -> None:
     state.summary.drain_timed_out = False
     state.summary.reason = None
 
@@ -191,21 +191,24 @@ def _step_event(state: RunState, event: FoldableEvent) -> InvalidTransition | No
     actual = StepStatus.PENDING if cell is None else cell.status_of(attempt)
     if actual is after or (after is StepStatus.RUNNING and actual in (StepStatus.SUCCESS, StepStatus.FAILED)):
         return None  # this very event took effect before
-    who = f"step {event.step_id!r} attempt {attempt}"
     if summary.status not in legal_in:
         expected = " or ".join(sorted(legal_in))
-        detail = f"{event.event_type} of {who} needs a run that is {expected}; this run is {summary.status}."
-        return InvalidTransition(event.event_type, expected, summary.status, detail)
+        return _illegal_step(
+            event, expected, summary.status, f"needs a run that is {expected}; this run is {summary.status}"
+        )
     if actual is not before:
-        detail = f"{event.event_type} needs {who} to be {before}; it is {actual}."
-        return InvalidTransition(event.event_type, before, actual, detail)
+        return _illegal_step(event, before, actual, f"needs that attempt to be {before}; it is {actual}")
     if before is StepStatus.PENDING and attempt > 1:
         earlier = StepStatus.PENDING if cell is None else cell.status_of(attempt - 1)
         if earlier is not StepStatus.FAILED and not _is_forced(state, event, earlier):
-            detail = f"{event.event_type} of {who} needs attempt {attempt - 1} to be FAILED; it is {earlier}."
-            return InvalidTransition(event.event_type, StepStatus.FAILED, earlier, detail)
+            return _illegal_step(event, "FAILED", earlier, f"needs attempt {attempt - 1} to be FAILED; it is {earlier}")
     _move_step(state, event, event.step_id, cell, after)
     return None
+
+
+def _illegal_step(event: FoldableEvent, expected: str, actual: str, why: str) -> InvalidTransition:
+    detail = f"{event.event_type} of step {event.step_id!r} attempt {event.logical_attempt_id} {why}."
+    return InvalidTransition(event.event_type, str(expected), str(actual), detail)
 
 
 def _is_forced(state: RunState, event: FoldableEvent, earlier: StepStatus) -> bool:

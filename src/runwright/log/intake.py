@@ -19,19 +19,28 @@ from .judge import Unit
 class Request:
     """One append call: its units, and the future that its caller awaits."""
 
-    __slots__ = ("_gate", "_open_units", "deadline", "error", "future", "units")
+    __slots__ = ("_begun", "_gate", "_open_units", "_withdrawn", "deadline", "error", "future", "units")
 
     def __init__(self, units: Sequence[Unit], future: asyncio.Future[None], deadline: float) -> None:
         self.units = units
         self.future = future
         self.deadline = deadline
         self.error: RunwrightError | None = None
-        self._gate = threading.Lock()
+        self._gate = threading.Lock()  # the store may be another thread
+        self._begun = self._withdrawn = False
         self._open_units = len(units)
 
-    def take(self) -> bool:
-        """Whoever calls this first has the request: the store, to write it, or the intake, to withdraw it."""
-        return self._gate.acquire(blocking=False)
+    def begin(self) -> bool:
+        """The store takes the request up; False if it was withdrawn before."""
+        with self._gate:
+            self._begun = self._begun or not self._withdrawn
+            return self._begun
+
+    def withdraw(self) -> bool:
+        """Nobody waits for the request any more; False if the store has taken it up already."""
+        with self._gate:
+            self._withdrawn = self._withdrawn or not self._begun
+            return self._withdrawn
 
     def unit_done(self) -> bool:
         """Note that one unit has its results; True if it was the last."""
@@ -68,7 +77,7 @@ class Intake:
             enqueue(request)
             await request.future
         except asyncio.CancelledError:
-            request.take()
+            request.withdraw()
             raise
         finally:
             del self._under_way[request]
@@ -84,7 +93,7 @@ class Intake:
                 request.future.set_exception(self._too_late(request))
 
     def _too_late(self, request: Request) -> RunwrightError:
-        withdrawn = request.take()
+        withdrawn = request.withdraw()
         outcome = (
             "It was not written."
             if withdrawn

@@ -25,7 +25,7 @@ from runwright.core.projector import invalid_transition_alert
 from runwright.core.state import StepCell
 
 from .openrun import Found, OpenRun
-from .prepare import Prepared, identity, uuid_text
+from .prepare import Context, Prepared, identity, uuid_text
 
 logger = logging.getLogger("runwright.log")
 
@@ -49,7 +49,7 @@ class Unit(msgspec.Struct, eq=False):
     atomic: bool = True  # all or nothing; otherwise: up to the first refusal
     expected_seq: int | None = None
     fence: Fence | None = None
-    create: tuple[tuple[str, str, str, str, str, str], Enforcement] | None = None
+    create: tuple[Context, Enforcement] | None = None
     results: list[Receipt | Refusal] = []
     done: Callable[[], None] | None = None
 
@@ -81,7 +81,8 @@ class Group:
         self._tally = tally
         self._found: dict[tuple[int, bytes], Found] = {}
         self._taken_ids: set[tuple[int, bytes]] = set()
-        self._live: Callable[[str, int], bool] = lambda owner, epoch: False
+        self._now_text = ""
+        self._live: Callable[[str, int], bool] = _nobody_lives
 
     def run_ids(self) -> list[str]:
         return list(dict.fromkeys(unit.run_id for unit in self.units))
@@ -138,6 +139,7 @@ class Group:
     def judge(self, now: int) -> list[OpenRun]:
         """Decide every unit; give back the runs that have something to be written."""
         changed: dict[str, OpenRun] = {}
+        self._now_text = from_micros(now)
         for unit in self.units:
             run = self.runs.get(unit.run_id)
             if run is None:
@@ -187,7 +189,7 @@ class Group:
 
     def _judge_event(self, run: OpenRun, unit: Unit, event: Prepared, seq_before: int, now: int) -> Receipt | Refusal:
         stored = event.stored
-        if event.run != run.context:
+        if event.run is not run.context and event.run != run.context:
             return _refusal(_context_mismatch(event, run))
         receipt = self._duplicate(run, event)
         if receipt is not None:
@@ -201,7 +203,7 @@ class Group:
             )
         if event.payload_problem is not None:
             return _refusal(event.payload_problem)
-        problem = self._fence_problem(run, unit, event) or _seq_problem(run, unit, seq_before)
+        problem = self._fence_problem(run, unit, event) or _seq_problem(unit, seq_before)
         if problem is not None:
             return _refusal(problem)
         return self._append(run, event, now)
@@ -230,7 +232,7 @@ class Group:
         )
 
     def _id_is_taken(self, run: OpenRun, event: StoredEvent) -> bool:
-        return event.event_id in run.ids or (run.run_key, event.event_id) in self._taken_ids
+        return run.id_is_taken(event.event_id) or (run.run_key, event.event_id) in self._taken_ids
 
     def _fence_problem(self, run: OpenRun, unit: Unit, event: Prepared) -> RunwrightError | None:
         if unit.fence is not None:
@@ -250,10 +252,10 @@ class Group:
     def _append(self, run: OpenRun, event: Prepared, now: int) -> Receipt | Refusal:
         stored = event.stored
         stored.run_seq = run.seq + 1
-        stored.persisted_at = now if now > run.persisted_at else run.persisted_at
+        stored.persisted_at = max(now, run.persisted_at)
         status = run.state.summary.status
         if run.enforcement is Enforcement.STRICT:
-            recalled = run.recall_entity(stored, lambda key: self._seq_of(run, key))
+            recalled = not run.whole and run.recall_entity(stored, lambda key: self._seq_of(run, key))
             invalid = transition(run.state, stored)
             if invalid is not None:
                 if recalled:
@@ -268,7 +270,8 @@ class Group:
         run.head = stored.hash
         run.persisted_at = stored.persisted_at
         run.remember(stored)
-        return Receipt("appended", event.event_id, stored.run_seq, from_micros(stored.persisted_at), False, True)
+        text = self._now_text if stored.persisted_at == now else from_micros(stored.persisted_at)
+        return Receipt("appended", event.event_id, stored.run_seq, text, False, True)
 
     def _seq_of(self, run: OpenRun, key: bytes) -> int | None:
         if run.keys is not None:
@@ -284,6 +287,10 @@ class Group:
                 identity(run.context), invalid, event.event_id, stored.run_seq, persisted_at, status, stored.step_id
             )
         )
+
+
+def _nobody_lives(_owner: str, _epoch: int) -> bool:
+    return False
 
 
 class _Backup:
@@ -354,7 +361,7 @@ def _context_mismatch(event: Prepared, run: OpenRun) -> RunwrightError:
     )
 
 
-def _seq_problem(run: OpenRun, unit: Unit, seq_before: int) -> RunwrightError | None:
+def _seq_problem(unit: Unit, seq_before: int) -> RunwrightError | None:
     if unit.expected_seq is None or unit.expected_seq == seq_before:
         return None
     return RunwrightError(

@@ -1,8 +1,16 @@
-"""What a process is told when it holds a lease or a run no longer, or not yet."""
+"""Who lives, and what a process is told that holds a lease or a run no longer, or not yet."""
 
 from __future__ import annotations
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+
+from .holder import is_dead
+from .model import LeaseRow
+
+
+def lives(lease: LeaseRow | None, epoch: int, now: int) -> bool:
+    """Whether the owner of this lease, in this epoch, must be taken to be at work."""
+    return lease is not None and lease.epoch == epoch and lease.expires_at > now and not is_dead(lease.holder)
 
 
 def lease_lost() -> RunwrightError:

@@ -16,13 +16,12 @@ from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent, payload_digest
 
 from .base import RunLog, fold_rows
-from .holder import is_dead
 from .intake import Request
 from .judge import Fence, Group
-from .leases import lease_lost, run_owned, stale_fence
+from .leases import lease_lost, lives, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
-from .prepare import identity
+from .prepare import Context, identity
 
 
 class _Run:
@@ -30,7 +29,7 @@ class _Run:
         self.row = row
         self.events: list[StoredEvent] = []
         self.by_key: dict[bytes, StoredEvent] = {}
-        self.ids: set[bytes] = set()
+        self.late_ids: set[bytes] = set()
 
 
 class MemoryLog(RunLog):
@@ -57,7 +56,7 @@ class MemoryLog(RunLog):
     def _enqueue(self, request: Request) -> None:
         if not self._is_open:
             raise RunwrightError(ErrorCode.STORE_CLOSED, "This log was closed. Open it again.")
-        if not request.take():
+        if not request.begin():
             return
         group = Group(request.units, self.tally)
         for run_id in group.run_ids():
@@ -72,7 +71,7 @@ class MemoryLog(RunLog):
                     Found(found.run_seq, found.event_id, found.persisted_at, found.raw_payload, found.payload_digest),
                 )
         for question in group.id_questions():
-            if question.key in self._by_key[question.run_key - 1].ids:
+            if question.key in self._by_key[question.run_key - 1].late_ids:
                 group.answer_id(question.run_key, question.key)
         group.answer_live(self._lives)
         for open_run in group.judge(self.clock.now()):
@@ -92,6 +91,8 @@ class MemoryLog(RunLog):
             open_run.whole = True
         if row.last_seq <= INDEX_LIMIT:
             open_run.index((event.idempotency_key, event.run_seq, event.event_id) for event in run.events)
+        else:
+            open_run.early_ids = {event.event_id for event in run.events[:INDEX_LIMIT]}
         return open_run
 
     def _commit(self, open_run: OpenRun) -> None:
@@ -113,7 +114,8 @@ class MemoryLog(RunLog):
         for event in open_run.fresh.values():
             run.events.append(event)
             run.by_key[event.idempotency_key] = event
-            run.ids.add(event.event_id)
+            if event.run_seq > INDEX_LIMIT:
+                run.late_ids.add(event.event_id)
             self._order.append((run, event))
         row = run.row
         row.last_seq, row.head, row.persisted_at = summary.last_event_seq, open_run.head, open_run.persisted_at
@@ -179,13 +181,7 @@ class MemoryLog(RunLog):
     # Leases
 
     def _lives(self, owner: str, epoch: int) -> bool:
-        lease = self._leases.get(owner)
-        return (
-            lease is not None
-            and lease.epoch == epoch
-            and lease.expires_at > self.clock.now()
-            and not is_dead(lease.holder)
-        )
+        return lives(self._leases.get(owner), epoch, self.clock.now())
 
     async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
         earlier = self._leases.get(owner)
@@ -258,7 +254,7 @@ class MemoryLog(RunLog):
         return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}
 
 
-def _context(run: RunIdentity) -> tuple[str, str, str, str, str, str]:
+def _context(run: RunIdentity) -> Context:
     return (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
 
 

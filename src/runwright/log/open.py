@@ -106,7 +106,9 @@ def _encode(payload: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(payload)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RunwrightError(ErrorCode.SCHEMA_VALIDATION_FAILED, f"The payload cannot be written as JSON: {error}.") from None
+        raise RunwrightError(
+            ErrorCode.SCHEMA_VALIDATION_FAILED, f"The payload cannot be written as JSON: {error}."
+        ) from None
 
 
 def new_run(

@@ -23,10 +23,11 @@ from runwright.core.chain import GENESIS, StoredEvent, run_part
 from runwright.core.evolve import approval_ref
 from runwright.core.state import RunState, StepCell
 
-from .prepare import identity
+from .prepare import Context, identity
 
-INDEX_LIMIT = 2048
-"""Runs of at most this many events keep their keys in memory."""
+INDEX_LIMIT = 512
+"""Runs of at most this many events keep their keys in memory. The stores' index of event ids begins
+beyond it (see their schema): the ids of a run's first events are always at hand here."""
 
 SeqOf = Callable[[bytes], "int | None"]
 
@@ -54,6 +55,7 @@ class OpenRun:
 
     __slots__ = (
         "context",
+        "early_ids",
         "enforcement",
         "epoch",
         "exists",
@@ -71,7 +73,7 @@ class OpenRun:
         "whole",
     )
 
-    def __init__(self, context: tuple[str, str, str, str, str, str], enforcement: Enforcement) -> None:
+    def __init__(self, context: Context, enforcement: Enforcement) -> None:
         """A run that does not exist yet."""
         self.context = context
         self.enforcement = enforcement
@@ -86,7 +88,8 @@ class OpenRun:
         self.owner: str | None = None
         self.epoch: int | None = None
         self.keys: dict[bytes, int] | None = {}
-        self.ids: set[bytes] = set()
+        self.ids: set[bytes] = set()  # of the indexed events, and of fresh ones
+        self.early_ids: set[bytes] = set()  # of a large run's first events
         self.whole = True  # `state` knows every entity of the run
         self.fresh: dict[bytes, StoredEvent] = {}  # judged, not yet committed, by key
 
@@ -151,11 +154,15 @@ class OpenRun:
         if self.keys is None:
             self.ids = set()
         if self.keys is not None and len(self.keys) > INDEX_LIMIT:
-            self.keys, self.ids = None, set()
+            self.keys, self.early_ids, self.ids = None, self.ids, set()
             if self.enforcement is Enforcement.STRICT:
                 self._forget_entities()
         elif self.keys is None and self.enforcement is Enforcement.STRICT and len(self.state.steps) > INDEX_LIMIT:
             self._forget_entities()
+
+    def id_is_taken(self, event_id: bytes) -> bool:
+        """Whether an event in memory has this id; those of a large run beyond its first are not in memory."""
+        return event_id in self.ids or event_id in self.early_ids
 
     def _forget_entities(self) -> None:
         self.state = RunState(summary=self.state.summary)
@@ -165,42 +172,36 @@ class OpenRun:
 
     def entity_keys(self, event: StoredEvent) -> list[bytes]:
         """The keys whose presence tells all that judging this event needs; none if it is known already."""
-        if self.whole or self._knows(event):
+        if self.whole:
             return []
-        attempt = event.logical_attempt_id
-        if event.event_type in _APPROVALS:
-            return [self._key(event.step_id, attempt, name) for name in _APPROVALS]
-        wanted: list[bytes] = []
-        for number in range(max(1, attempt - 1), attempt + 2):
-            wanted += [self._key(event.step_id, number, name) for name, _ in _STEP_ENDS]
-            wanted.append(self._key(event.step_id, number, "StepRetryScheduled"))
-        if (signal := forcing_signal(event)) is not None:
-            wanted.append(self._key(signal, 1, "SignalAccepted"))
+        signal = forcing_signal(event)
+        wanted = [] if signal is None else [self._key(signal, 1, "SignalAccepted")]
+        if self._knows(event):
+            return wanted
+        for attempt, names in _entity_of(event):
+            wanted += [self._key(event.step_id, attempt, name) for name in names]
         return wanted
 
     def recall_entity(self, event: StoredEvent, seq_of: SeqOf) -> bool:
-        """Bring the event's entity into the state from the keys that exist. True if it did not hold it before."""
-        if self.whole:
-            return False
-        if (signal := forcing_signal(event)) is not None and seq_of(self._key(signal, 1, "SignalAccepted")) is not None:
+        """Bring the event's entity into the state, from the keys that exist. True if a step was brought in."""
+        signal = forcing_signal(event)
+        if signal is not None and seq_of(self._key(signal, 1, "SignalAccepted")) is not None:
             self.state.signals.add(signal)
         if self._knows(event):
             return False
-        attempt = event.logical_attempt_id
-        if event.event_type in _APPROVALS:
-            asked, granted, denied = (seq_of(self._key(event.step_id, attempt, name)) for name in _APPROVALS)
-            if granted is not None or denied is not None:
-                self.state.approvals[approval_ref(event)] = False
-            elif asked is not None:
-                self.state.approvals[approval_ref(event)] = True
-            return False
         cell: StepCell | None = None
-        for number in range(max(1, attempt - 1), attempt + 2):
-            status = self._status_by_keys(event.step_id, number, seq_of)
-            if status is StepStatus.PENDING:
+        for attempt, names in _entity_of(event):
+            seqs = {name: seq for name in names if (seq := seq_of(self._key(event.step_id, attempt, name))) is not None}
+            if event.event_type in _APPROVALS:
+                if seqs:
+                    self.state.approvals[approval_ref(event)] = seqs.keys() == {"ApprovalRequested"}
+                return False
+            status = next((status for name, status in _STEP_ENDS if name in seqs), None)
+            if status is None:
                 continue
+            retry = status is StepStatus.FAILED and seqs.get("StepRetryScheduled", 0) > seqs["StepFailed"]
             past = {} if cell is None else {**cell.past, cell.attempt: cell.status}
-            cell = StepCell(number, status, past, self._retry_by_keys(event.step_id, number, status, seq_of))
+            cell = StepCell(attempt, status, past, retry)
         if cell is None:
             return False
         self.state.steps[event.step_id or ""] = cell
@@ -219,18 +220,26 @@ class OpenRun:
         run_id, _, _, _, plan_id, plan_version = self.context
         return key_bytes(run_id, step_id, attempt, event_type, plan_id, plan_version)
 
-    def _status_by_keys(self, step_id: str | None, attempt: int, seq_of: SeqOf) -> StepStatus:
-        for name, status in _STEP_ENDS:
-            if seq_of(self._key(step_id, attempt, name)) is not None:
-                return status
-        return StepStatus.PENDING
 
-    def _retry_by_keys(self, step_id: str | None, attempt: int, status: StepStatus, seq_of: SeqOf) -> bool:
-        if status is not StepStatus.FAILED:
-            return False
-        failed = seq_of(self._key(step_id, attempt, "StepFailed"))
-        scheduled = seq_of(self._key(step_id, attempt, "StepRetryScheduled"))
-        return failed is not None and scheduled is not None and scheduled > failed
+def _entity_of(event: StoredEvent) -> list[tuple[int, tuple[str, ...]]]:
+    """By attempt, the types whose keys show the state of the event's entity. Never more than that takes:
+    a step that was not started has not ended, and whether this very event is there was asked before."""
+    attempt = event.logical_attempt_id
+    if event.event_type in _APPROVALS:
+        return [(attempt, _APPROVALS)]
+    if event.event_type == "StepRetryScheduled":
+        return [
+            (attempt, ("StepCompleted", "StepFailed", "StepSkipped")),
+            (attempt + 1, ("StepStarted", "StepSkipped")),
+        ]
+    if event.event_type == "StepStarted":
+        now: tuple[str, ...] = ("StepSkipped",)
+    else:
+        now = ("StepStarted", "StepCompleted", "StepFailed", "StepSkipped")
+    if attempt == 1 or event.event_type in ("StepCompleted", "StepFailed"):
+        return [(attempt, now)]
+    earlier = ("StepStarted", "StepCompleted", "StepFailed", "StepSkipped", "StepRetryScheduled")
+    return [(attempt - 1, earlier), (attempt, now)]
 
 
 def forcing_signal(event: StoredEvent) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runwright.contract.catalog import CATALOG, schema_version_of
-from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_envelope, check_payload
+from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_envelope, check_identity, check_payload
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.timestamps import from_micros
@@ -14,10 +14,14 @@ from runwright.core.chain import StoredEvent
 _DRIVING = frozenset(name for name, kind in CATALOG.items() if kind.changes_state)
 
 
+Context = tuple[str, str, str, str, str, str]
+"""A run's constants, in the order of RunIdentity."""
+
+
 class Prepared(msgspec.Struct, gc=False):
     """A checked event. `stored` still lacks what only the Append Authority can give."""
 
-    run: tuple[str, str, str, str, str, str]
+    run: Context
     event_id: str
     stored: StoredEvent
     drives: bool
@@ -26,6 +30,7 @@ class Prepared(msgspec.Struct, gc=False):
 
 def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Prepared:
     """Check the envelope (raises) and the payload (kept for later), and shape the event for storage."""
+    run = known_run(event)
     key = check_envelope(event)
     payload: bytes | None = bytes(event.raw_payload)
     if not payload or payload == b"null":
@@ -55,6 +60,14 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
         None,
         b"",
     )
+    return Prepared(run, event_id, stored, event.event_type in _DRIVING, problem)
+
+
+_known_runs: dict[Context, Context] = {}
+
+
+def known_run(event: RunEventWrite) -> Context:
+    """The run's constants, checked; the same object again for a run seen lately."""
     run = (
         event.run_id,
         event.tenant_id,
@@ -63,10 +76,17 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
         event.plan_id,
         event.plan_version,
     )
-    return Prepared(run, event_id, stored, event.event_type in _DRIVING, problem)
+    known = _known_runs.get(run)
+    if known is not None:
+        return known
+    check_identity(event)
+    if len(_known_runs) > 4096:
+        _known_runs.clear()
+    _known_runs[run] = run
+    return run
 
 
-def identity(run: tuple[str, str, str, str, str, str]) -> RunIdentity:
+def identity(run: Context) -> RunIdentity:
     run_id, tenant_id, project_id, environment_id, plan_id, plan_version = run
     return RunIdentity(
         run_id=run_id,

@@ -11,7 +11,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 @cache
 def load_queries(dialect: str) -> dict[str, str]:
-    text = (files(__package__) / "sql" / dialect / "queries.sql").read_text()
+    text = (files("runwright.log") / "sql" / dialect / "queries.sql").read_text()
     _, *parts = _NAME.split(text)
     return {name: _bare(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -25,7 +25,7 @@ def _bare(body: str) -> str:
 @cache
 def load_migrations(dialect: str) -> list[tuple[int, str]]:
     """The numbered files of a dialect, in order; their count is the schema's version."""
-    folder = files(__package__) / "sql" / dialect
+    folder = files("runwright.log") / "sql" / dialect
     found = sorted(
         (int(match[1]), entry.read_text())
         for entry in folder.iterdir()

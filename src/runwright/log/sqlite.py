@@ -15,7 +15,6 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.contract.timestamps import from_micros
 from runwright.core.chain import StoredEvent, payload_digest
 from runwright.core.state import RunState
 
@@ -25,8 +24,9 @@ from .judge import Fence
 from .leases import lease_lost, run_owned, stale_fence
 from .model import Holder, Lease, RunFilter, RunRow
 from .queries import load_queries
-from .sqlite_connect import coded_errors, connect, prepare_store
-from .sqlite_writer import Call, SqliteWriter, run_row
+from .rows import alert_from, run_identity, run_row
+from .sqlite_connect import Cursor, coded_errors, connect, cursor_of, prepare_store, read_one
+from .sqlite_writer import Call, SqliteWriter
 
 T = TypeVar("T")
 
@@ -77,26 +77,26 @@ class SqliteLog(RunLog):
 
     # Reading
 
-    async def _read(self, work: Callable[[apsw.Cursor], T]) -> T:
+    async def _read(self, work: Callable[[Cursor], T]) -> T:
         self._live_writer()
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_here, work)
 
-    def _read_here(self, work: Callable[[apsw.Cursor], T]) -> T:
+    def _read_here(self, work: Callable[[Cursor], T]) -> T:
         with coded_errors(self.path):
             connection: apsw.Connection | None = getattr(self._readers, "connection", None)
             if connection is None:
                 connection = self._readers.connection = connect(self.path, writer=False)
                 self._reader_connections.append(connection)
-            return work(connection.cursor())
+            return work(cursor_of(connection))
 
     async def _changed_elsewhere(self) -> bool:
         return await self._read(self._look_for_changes)
 
-    def _look_for_changes(self, _: apsw.Cursor) -> bool:
+    def _look_for_changes(self, _: Cursor) -> bool:
         if self._watch is None:
             self._watch = connect(self.path, writer=False)
             self._reader_connections.append(self._watch)
-        version = self._watch.pragma("data_version")
+        version = read_one(self._watch, "PRAGMA data_version")
         changed = version != self._watched_version
         self._watched_version = version
         return changed
@@ -137,7 +137,7 @@ class SqliteLog(RunLog):
         return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
-        def fold(cursor: apsw.Cursor) -> RunState:
+        def fold(cursor: Cursor) -> RunState:
             state = RunState.detailed()
             rows = (StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], (row.run_key, 0, -1)))
             fold_rows(state, rows, until_seq, until_time)
@@ -148,7 +148,7 @@ class SqliteLog(RunLog):
     async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
         start = positions[0]
 
-        def read(cursor: apsw.Cursor) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+        def read(cursor: Cursor) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
             found: list[tuple[RunIdentity, StoredEvent]] = []
             last = start
             rows: list[Any] = cursor.execute(self._sql["read_tail"], (start, limit)).fetchall()
@@ -159,16 +159,16 @@ class SqliteLog(RunLog):
 
         return await self._read(read)
 
-    def _identity(self, cursor: apsw.Cursor, run_key: int) -> RunIdentity:
+    def _identity(self, cursor: Cursor, run_key: int) -> RunIdentity:
         known = self._identities.get(run_key)
         if known is None:
             row: Any = cursor.execute(self._sql["run_identity"], (run_key,)).fetchone()
             if row is None:
                 raise RunwrightError(
-                    ErrorCode.STORE_CORRUPT, f"Events of run #{run_key} are there, but its row is gone. Run `runwright verify`."
+                    ErrorCode.STORE_CORRUPT,
+                    f"Events of run #{run_key} are there, but its row is gone. Run `runwright verify`.",
                 )
-            names = ("run_id", "tenant_id", "project_id", "environment_id", "plan_id", "plan_version")
-            known = RunIdentity(**dict(zip(names, row, strict=True)))
+            known = run_identity(row)
             if len(self._identities) > 10_000:
                 self._identities.clear()
             self._identities[run_key] = known
@@ -199,7 +199,7 @@ class SqliteLog(RunLog):
         await self._call(erase)
 
     async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        def read(cursor: apsw.Cursor) -> list[Alert]:
+        def read(cursor: Cursor) -> list[Alert]:
             rows: list[Any] = cursor.execute(self._sql["list_alerts"], {"run_id": run_id}).fetchall()
             return [alert_from(row) for row in rows]
 
@@ -296,16 +296,3 @@ def _check_lease(writer: SqliteWriter, lease: Lease) -> None:
     row = writer.find_lease(lease.owner)
     if row is None or row.epoch != lease.epoch or row.expires_at <= writer.clock.now():
         raise lease_lost()
-
-
-def alert_from(row: Any) -> Alert:
-    code, severity, run_id, subject, detail, facts, raised_at = row
-    return Alert(
-        code=code,
-        severity=severity,
-        run_id=run_id or None,
-        subject=subject,
-        detail=detail,
-        facts=msgspec.json.decode(facts),
-        raised_at=from_micros(raised_at),
-    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 import apsw
 
@@ -19,8 +20,23 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
+class Cursor(Protocol):
+    """As much of apsw's cursor as is used here, with rows of any shape."""
+
+    def execute(self, statements: str, bindings: Any = ()) -> Cursor: ...
+    def executemany(self, statements: str, sequenceofbindings: Any) -> Cursor: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+
+
+def cursor_of(connection: apsw.Connection) -> Cursor:
+    return cast("Cursor", connection.cursor())
+
+
 @contextmanager
-def coded_errors(path: Path) -> Iterator[None]:
+def coded_errors(path: Path) -> Generator[None]:
     """SQLite's errors, as errors of ours."""
     try:
         yield
@@ -31,15 +47,27 @@ def coded_errors(path: Path) -> Iterator[None]:
 def translate(error: apsw.Error, path: Path) -> RunwrightError:
     match error:
         case apsw.FullError():
-            code, advice = ErrorCode.STORE_FULL, "The disk is full. Nothing of this append was written; free space and try again."
+            code, advice = (
+                ErrorCode.STORE_FULL,
+                "The disk is full. Nothing of this append was written; free space and try again.",
+            )
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            code, advice = ErrorCode.STORE_READ_ONLY, f"{path} cannot be written. Check its permissions and those of its folder."
+            code, advice = (
+                ErrorCode.STORE_READ_ONLY,
+                f"{path} cannot be written. Check its permissions and those of its folder.",
+            )
         case apsw.CorruptError():
-            code, advice = ErrorCode.STORE_CORRUPT, f"{path} is damaged. Restore it from a backup; `runwright verify` tells what is lost."
+            code, advice = (
+                ErrorCode.STORE_CORRUPT,
+                f"{path} is damaged. Restore it from a backup; `runwright verify` tells what is lost.",
+            )
         case apsw.NotADBError():
             code, advice = ErrorCode.STORE_FOREIGN, f"{path} is not a SQLite database. Name another file with --store."
         case apsw.CantOpenError():
-            code, advice = ErrorCode.STORE_UNAVAILABLE, f"{path} cannot be opened. Check that its folder exists and is writable."
+            code, advice = (
+                ErrorCode.STORE_UNAVAILABLE,
+                f"{path} cannot be opened. Check that its folder exists and is writable.",
+            )
         case _:
             code, advice = ErrorCode.STORE_UNAVAILABLE, f"SQLite could not use {path}."
     return RunwrightError(code, f"{advice} ({type(error).__name__}: {error})")
@@ -49,7 +77,7 @@ def connect(path: Path, *, writer: bool) -> apsw.Connection:
     """A connection with the settings that the log's promises rest on."""
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(0 if writer else 5000)
-    cursor = connection.cursor()
+    cursor = cursor_of(connection)
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA cache_size = -32768")
     cursor.execute("PRAGMA temp_store = MEMORY")
@@ -65,7 +93,9 @@ def prepare_store(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The folder {path.parent} cannot be made: {error.strerror}.") from None
+        raise RunwrightError(
+            ErrorCode.STORE_UNAVAILABLE, f"The folder {path.parent} cannot be made: {error.strerror}."
+        ) from None
     with coded_errors(path):
         connection = apsw.Connection(str(path))
         try:
@@ -77,34 +107,38 @@ def prepare_store(path: Path) -> None:
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
     migrations = load_migrations("sqlite")
+    cursor = cursor_of(connection)
     version = schema_version(connection, path)
     if version == len(migrations):
         return
     if version > len(migrations):
         raise RunwrightError(
             ErrorCode.STORE_TOO_NEW,
-            f"{path} has schema version {version}; this Runwright knows versions up to {len(migrations)}. Upgrade Runwright.",
+            f"{path} has schema version {version}; this Runwright knows up to {len(migrations)}. Upgrade Runwright.",
         )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.transaction_mode = "IMMEDIATE"
-    with connection:
-        version = schema_version(connection, path)
-        for number, script in migrations[version:]:
-            connection.execute(script)
-            connection.execute(f"PRAGMA user_version = {number}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+    cursor.execute("BEGIN IMMEDIATE")
+    version = schema_version(connection, path)  # another process may have been faster
+    for number, script in migrations[version:]:
+        cursor.execute(script).fetchall()
+        cursor.execute(f"PRAGMA user_version = {number}").fetchall()
+    cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
+    cursor.execute("COMMIT")
 
 
 def schema_version(connection: apsw.Connection, path: Path) -> int:
     """The version of a store of ours, 0 for an empty file; anything else is refused."""
-    application_id = connection.pragma("application_id")
-    version = connection.pragma("user_version")
-    assert isinstance(version, int)
-    if application_id == APPLICATION_ID:
-        return version
-    if next(connection.execute("SELECT count(*) FROM sqlite_schema"))[0]:
-        raise RunwrightError(ErrorCode.STORE_FOREIGN, f"{path} is a database of another program. Name another file with --store.")
+    if read_one(connection, "PRAGMA application_id") == APPLICATION_ID:
+        return read_one(connection, "PRAGMA user_version")
+    if read_one(connection, "SELECT count(*) FROM sqlite_schema"):
+        raise RunwrightError(
+            ErrorCode.STORE_FOREIGN, f"{path} is a database of another program. Name another file with --store."
+        )
     return 0
+
+
+def read_one(connection: apsw.Connection, statement: str) -> Any:
+    return cursor_of(connection).execute(statement).fetchall()[0][0]
 
 
 def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:

@@ -20,25 +20,25 @@ import apsw
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.contract.transitions import Enforcement, RunStatus
+from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 
 from .base import fold_rows
 from .clock import SystemClock
-from .holder import is_dead
 from .intake import Request
 from .judge import Group, Tally
-from .model import Holder, LeaseRow, RunRow
+from .leases import lives
+from .model import LeaseRow, RunRow
 from .openrun import INDEX_LIMIT, Found, OpenRun, OpenRuns, encode_summary
 from .queries import load_queries
-from .sqlite_connect import connect, translate
+from .rows import alert_row, lease_row, run_row
+from .sqlite_connect import Cursor, connect, cursor_of, translate
 
 logger = logging.getLogger("runwright.log")
 
 MAX_GROUP = 2000  # units a commit: more would only make everybody wait longer
-CHECKPOINT_PAGES = 1000
+CHECKPOINT_PAGES = 4000
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class SqliteWriter:
         self._pause = SystemClock().pause
         self._connection = connect(path, writer=True)
         self._connection.set_wal_hook(self._note_wal)
-        self._cursor = self._connection.cursor()
+        self._cursor = cursor_of(self._connection)
         self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
         self._thread.start()
 
@@ -125,7 +125,7 @@ class SqliteWriter:
         try:
             self._begin()
             later = self._take_more(requests)
-            taken = [request for request in requests if request.take()]
+            taken = [request for request in requests if request.begin()]
             wrote = self._commit_group(taken)
         except apsw.Error as error:
             self._roll_back()
@@ -133,7 +133,9 @@ class SqliteWriter:
         except Exception as error:
             logger.exception("The writer failed; the appends of this group were rolled back")
             self._roll_back()
-            self._fail(requests, RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The append failed inside Runwright: {error!r}."))
+            self._fail(
+                requests, RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The append failed inside Runwright: {error!r}.")
+            )
         else:
             self._on_loop(self._wake, taken, wrote)
         if later is not None:
@@ -219,7 +221,9 @@ class SqliteWriter:
             fold_rows(run.state, self._read_all(row.run_key), None, None)
             run.whole = True
         if row.last_seq <= INDEX_LIMIT:
-            run.index(self._cursor.execute(self._sql["run_index"], (row.run_key,)))  # pyright: ignore[reportArgumentType]
+            run.index(self._cursor.execute(self._sql["run_index"], (row.run_key,)))
+        else:
+            run.early_ids = {ids[0] for ids in self._cursor.execute(self._sql["early_ids"], (row.run_key,))}
         return run
 
     def _read_all(self, run_key: int) -> list[StoredEvent]:
@@ -246,20 +250,18 @@ class SqliteWriter:
             if not run.exists:
                 self._last_run_key += 1
                 run.run_key = self._last_run_key
+                fold = (run.seq, run.head, run.persisted_at, summary.status, text)
+                engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+                created_at = run.persisted_at or now
                 made.append(
-                    (run.run_key, *run.context, run.enforcement, run.persisted_at or now, run.seq, run.head, run.persisted_at)
-                    + (summary.status, text, summary.provider, summary.workflow_id, summary.provider_run_id)
-                    + (run.owner, run.epoch)
+                    (run.run_key, *run.context, run.enforcement, created_at, *fold, *engine, run.owner, run.epoch)
                 )
             elif summary.status == run.stored_status:
                 advanced.append((run.seq, run.head, run.persisted_at, text, run.run_key))
             else:
-                moved.append(
-                    (run.seq, run.head, run.persisted_at, text, summary.status)
-                    + (summary.provider, summary.workflow_id, summary.provider_run_id, run.run_key)
-                )
-            for event in run.fresh.values():
-                events.append((run.run_key, *msgspec.structs.astuple(event)))
+                engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+                moved.append((run.seq, run.head, run.persisted_at, text, summary.status, *engine, run.run_key))
+            events.extend((run.run_key, *msgspec.structs.astuple(event)) for event in run.fresh.values())
         if made:
             self._cursor.executemany(self._sql["insert_run"], made)
         self._cursor.executemany(self._insert_event, events)
@@ -276,7 +278,7 @@ class SqliteWriter:
 
     def _fail(self, requests: list[Request], error: RunwrightError) -> None:
         for request in requests:
-            request.take()
+            request.begin()
             request.error = RunwrightError(error.code, error.detail, **error.facts)
         self._on_loop(self._wake, requests, False)
 
@@ -306,7 +308,7 @@ class SqliteWriter:
         self._verified.clear()
         self._data_version = -1
 
-    def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
+    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._wal_pages = pages
         if pages < self._checkpointed_at:
             self._checkpointed_at = 0  # the log file was begun anew
@@ -324,7 +326,7 @@ class SqliteWriter:
 
     # For calls: these run on the writer's thread, inside its transaction
 
-    def execute(self, name: str, bindings: Any = ()) -> apsw.Cursor:
+    def execute(self, name: str, bindings: Any = ()) -> Cursor:
         return self._cursor.execute(self._sql[name], bindings)
 
     def find_run(self, run_id: str) -> RunRow | None:
@@ -332,29 +334,15 @@ class SqliteWriter:
         return None if row is None else run_row(row)
 
     def save_alerts(self, alerts: list[Alert]) -> None:
-        now = self.clock.now()
         for alert in alerts:
-            facts = msgspec.json.encode(alert.facts).decode()
-            self.execute(
-                "insert_alert",
-                (alert.code, alert.severity, alert.run_id or "", alert.subject, alert.detail, facts, now),
-            )
+            self.execute("insert_alert", alert_row(alert, self.clock.now()))
 
     def find_lease(self, owner: str) -> LeaseRow | None:
-        row: Any = self.execute("find_lease", (owner,)).fetchone()
-        if row is None:
-            return None
-        owner, epoch, expires_at, host, pid, started = row
-        return LeaseRow(owner, epoch, expires_at, None if host is None else Holder(host, pid, started))
+        row = self.execute("find_lease", (owner,)).fetchone()
+        return None if row is None else lease_row(row)
 
     def lives(self, owner: str, epoch: int) -> bool:
-        lease = self.find_lease(owner)
-        return (
-            lease is not None
-            and lease.epoch == epoch
-            and lease.expires_at > self.clock.now()
-            and not is_dead(lease.holder)
-        )
+        return lives(self.find_lease(owner), epoch, self.clock.now())
 
     def own(self, row_key: int, run_id: str, owner: str | None, epoch: int | None, wake_at: int | None) -> None:
         self.execute("own_run", (owner, epoch, wake_at, row_key))
@@ -364,27 +352,3 @@ class SqliteWriter:
 
     def forget(self, run_id: str) -> None:
         self._open_runs.drop(run_id)
-
-
-def run_row(row: Any) -> RunRow:
-    run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, *rest = row
-    created_at, last_seq, head, persisted_at, status, *others = rest
-    identity = RunIdentity(
-        run_id=run_id,
-        tenant_id=tenant_id,
-        project_id=project_id,
-        environment_id=environment_id,
-        plan_id=plan_id,
-        plan_version=plan_version,
-    )
-    return RunRow(
-        run_key,
-        identity,
-        Enforcement(enforcement),
-        created_at,
-        last_seq,
-        head,
-        persisted_at,
-        RunStatus(status),
-        *others,
-    )

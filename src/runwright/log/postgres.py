@@ -1,0 +1,251 @@
+"""The log on Postgres: for many processes, on one machine or several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert, RunSummary
+from runwright.core.chain import StoredEvent, payload_digest
+
+from .base import RunLog
+from .intake import Request
+from .judge import Fence
+from .leases import lease_lost, lives, run_owned, stale_fence
+from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .postgres_connect import Connection, coded_errors, connect, place, prepare_store
+from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
+from .queries import load_queries
+from .rows import alert_from, alert_row, lease_row, run_identity, run_row
+
+LANES = 4
+NOTIFY_SECONDS = 0.01
+LOOK_EVERY = 40  # polls of the news, between two looks that need no notification
+CHANNEL = "runwright_log"
+
+
+class PostgresLog(RunLog):
+    _shards = SHARDS
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._url = url
+        self._sql = load_queries("postgres")
+        self._pool: Any = None
+        self._lanes: list[Lane] = []
+        self._server_clock = ServerClock(self.clock)
+        self._listener: Connection | None = None
+        self._notifier: asyncio.Task[None] | None = None
+        self._polls = 0
+
+    async def open(self) -> None:
+        with coded_errors(self._url):
+            connection = await connect(self._url)
+            try:
+                await prepare_store(connection, self._url)
+                await self._server_clock.sync(connection, self._sql["clock"])
+            finally:
+                await connection.close()
+            self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=4, timeout=10)  # pyright: ignore[reportUnknownMemberType]
+        self._lanes = [Lane(self._url, self._server_clock, self.tally, self._wrote) for _ in range(LANES)]
+
+    async def close(self) -> None:
+        self._intake.close()
+        await self._news.close()
+        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        self._lanes = []
+        if self._notifier is not None:
+            await asyncio.gather(self._notifier, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.terminate()
+            self._listener = None
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            await pool.close()
+
+    def _lane(self, run_id: str) -> Lane:
+        if not self._lanes:
+            raise RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
+        return self._lanes[shard_of(run_id) % LANES]
+
+    def _enqueue(self, request: Request) -> None:
+        for unit in request.units:
+            self._lane(unit.run_id).put(unit, request)
+
+    # News
+
+    def _wrote(self) -> None:
+        """Tell waiters here at once, and other processes soon: one notification for all that comes in 10 ms."""
+        self._news.tell()
+        if self._notifier is None or self._notifier.done():
+            self._notifier = asyncio.create_task(self._notify())
+
+    async def _notify(self) -> None:
+        await self.clock.sleep(NOTIFY_SECONDS)
+        try:
+            await self._fetch_value("SELECT pg_notify($1, '')", CHANNEL)
+        except RunwrightError:
+            return  # others find the news at their next look
+
+    async def _changed_elsewhere(self) -> bool:
+        if self._listener is None or self._listener.is_closed():
+            try:
+                listener = await connect(self._url)
+                await listener.add_listener(CHANNEL, self._hear)
+                self._listener = listener
+            except (asyncpg.PostgresError, OSError):
+                self._listener = None
+        self._polls += 1
+        return self._polls % LOOK_EVERY == 0
+
+    def _hear(self, *_: object) -> None:
+        self._news.tell()
+
+    # Reading
+
+    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+        with coded_errors(self._url):
+            return await self._live_pool().fetch(self._sql[name], *arguments)
+
+    async def _fetch_value(self, statement: str, *arguments: Any) -> Any:
+        with coded_errors(self._url):
+            return await self._live_pool().fetchval(statement, *arguments)
+
+    def _live_pool(self) -> Any:
+        if self._pool is None:
+            raise RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
+        return self._pool
+
+    async def _find(self, run_id: str) -> RunRow | None:
+        rows = await self._fetch("find_runs", [run_id])
+        return run_row(rows[0]) if rows else None
+
+    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
+        return [run_row(row) for row in await self._fetch("find_runs_by_prefix", prefix, limit)]
+
+    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+        rows = await self._fetch("find_engine_run", provider, workflow_id, provider_run_id)
+        return run_row(rows[0]) if rows else None
+
+    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+        conditions = (before, wanted.status, wanted.plan_id, wanted.tenant_id, wanted.since)
+        return [run_row(row) for row in await self._fetch("list_runs", *conditions, limit)]
+
+    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+        return [StoredEvent(*row) for row in await self._fetch("read_run", run_key, after, limit)]
+
+    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+        rows = await self._fetch("read_tail", list(range(SHARDS)), positions, limit)
+        ordered: list[tuple[int, int, int, Any]] = []
+        latest = [0] * SHARDS
+        for row in rows:  # by time, but never one event of a shard before an earlier one of it
+            shard, persisted_at = int(row["shard"]), int(row["persisted_at"])
+            latest[shard] = max(latest[shard], persisted_at)
+            ordered.append((latest[shard], shard, int(row["pos"]), row))
+        ordered.sort(key=lambda item: item[:3])
+        reached = list(positions)
+        found: list[tuple[RunIdentity, StoredEvent]] = []
+        for _, shard, pos, row in ordered[:limit]:
+            reached[shard] = pos
+            fields = tuple(row)
+            found.append((run_identity(fields[18:]), StoredEvent(*fields[:16])))
+        return found, reached
+
+    async def _orphans(self) -> list[int]:
+        return [row["run_key"] for row in await self._fetch("orphans")]
+
+    # Mending
+
+    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
+        promoted = (summary.status, summary.provider, summary.workflow_id, summary.provider_run_id)
+        await self._fetch("save_summary", text, *promoted, row.run_key, row.last_seq)
+        self._lane(row.identity.run_id).forget(row.identity.run_id)
+
+    async def _erase(self, row: RunRow, run_seq: int) -> None:
+        event = (await self._rows(row.run_key, run_seq - 1, 1))[0]
+        digest = event.payload_digest or payload_digest(event.raw_payload)
+        await self._fetch("erase_payload", digest, row.run_key, run_seq)
+        self._lane(row.identity.run_id).forget(row.identity.run_id)
+
+    async def alerts(self, run_id: str | None = None) -> list[Alert]:
+        return [alert_from(row) for row in await self._fetch("list_alerts", run_id)]
+
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        for alert in alerts:
+            await self._fetch("insert_alert", *alert_row(alert, self._server_clock.now()))
+
+    # Leases
+
+    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+        process = (None, None, None) if holder is None else (holder.host, holder.pid, holder.started)
+        epoch, expires_at = (await self._fetch("put_lease", owner, int(ttl * 1e6), *process))[0]
+        return Lease(owner, epoch, expires_at, ttl)
+
+    async def renew_lease(self, lease: Lease) -> Lease:
+        rows = await self._fetch("extend_lease", lease.owner, lease.epoch, int(lease.ttl * 1e6))
+        if not rows:
+            raise lease_lost()
+        return msgspec.structs.replace(lease, expires_at=rows[0]["expires_at"])
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._fetch("end_lease", lease.owner, lease.epoch)
+
+    async def _leases(self, owners: Iterable[str]) -> tuple[dict[str, LeaseRow], int]:
+        """The leases of some owners, and the server's time to hold them against."""
+        rows = await self._fetch("find_leases", list(owners))
+        return {row["owner"]: lease_row(row) for row in rows}, await self._fetch_value(self._sql["clock"])
+
+    async def _check_lease(self, lease: Lease) -> None:
+        leases, now = await self._leases([lease.owner])
+        row = leases.get(lease.owner)
+        if row is None or row.epoch != lease.epoch or row.expires_at <= now:
+            raise lease_lost()
+
+    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
+        await self._check_lease(lease)
+        while True:
+            row = await self.find_run(run_id)
+            if (row.owner, row.epoch) == (lease.owner, lease.epoch):
+                return Fence(lease.owner, lease.epoch)
+            if row.owner is not None and row.epoch is not None:
+                leases, now = await self._leases([row.owner])
+                if lives(leases.get(row.owner), row.epoch, now):
+                    raise run_owned()
+            if await self._own(run_id, (lease.owner, lease.epoch), (row.owner, row.epoch), None):
+                return Fence(lease.owner, lease.epoch)
+
+    async def _own(
+        self, run_id: str, owner: tuple[str | None, int | None], was: tuple[str | None, int | None], wake_at: int | None
+    ) -> bool:
+        taken = bool(await self._fetch("own_run", *owner, wake_at, run_id, *was))
+        self._lane(run_id).forget(run_id)
+        return taken
+
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
+        await self.find_run(run_id)
+        if not await self._own(run_id, (None, None), (fence.owner, fence.epoch), wake_at):
+            raise stale_fence()
+
+    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+        await self._check_lease(lease)
+        candidates = await self._fetch("candidates")
+        leases, now = await self._leases({row["owner"] for row in candidates if row["owner"] is not None})
+        claimed: list[str] = []
+        for run_id, owner, epoch in candidates:
+            if len(claimed) == limit:
+                break
+            if owner is not None and lives(leases.get(owner), epoch, now):
+                continue
+            if await self._own(run_id, (lease.owner, lease.epoch), (owner, epoch), None):
+                claimed.append(run_id)
+        return claimed
+
+    async def health(self) -> dict[str, Any]:
+        runs, events, version = (await self._fetch("counts"))[0]
+        return {"store": "postgres", "server": place(self._url), "version": version, "runs": runs, "events": events}

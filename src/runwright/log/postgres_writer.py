@@ -1,0 +1,290 @@
+"""A lane: one connection to Postgres over which the appends of its share of the runs are committed.
+
+A lane judges a group on what it knows of its runs, and hands the whole group to the server as one
+statement that holds only for runs which are still as judged. Runs that another process moved on in the
+meantime are left out by that statement; they are read again and judged again. Nothing is locked while
+this process thinks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.snapshot import RunSummary
+from runwright.contract.transitions import Enforcement
+from runwright.core.chain import StoredEvent
+
+from .base import fold_rows
+from .intake import Request
+from .judge import Group, Tally, Unit
+from .leases import lives
+from .model import RunRow
+from .openrun import INDEX_LIMIT, Found, OpenRun, OpenRuns, encode_summary
+from .postgres_connect import LOST, Connection, connect, is_conflict, translate
+from .queries import load_queries
+from .rows import alert_row, lease_row, run_row
+
+logger = logging.getLogger("runwright.log")
+
+SHARDS = 16
+MAX_GROUP = 1000
+CLOCK_SYNC_SECONDS = 30.0
+
+
+def shard_of(run_id: str) -> int:
+    return zlib.crc32(run_id.encode()) % SHARDS
+
+
+class ServerClock:
+    """The database's clock, kept beside the local one: several processes must agree on persistedAt."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._offset = 0
+        self._due = 0.0
+
+    def now(self) -> int:
+        return self._clock.now() + self._offset
+
+    async def sync(self, connection: Connection, sql: str) -> None:
+        if self._clock.monotonic() < self._due:
+            return
+        before = self._clock.now()
+        server: int = await connection.fetchval(sql)
+        self._offset = server - (before + self._clock.now()) // 2
+        self._due = self._clock.monotonic() + CLOCK_SYNC_SECONDS
+
+
+class Lane:
+    def __init__(self, url: str, clock: ServerClock, tally: Tally, told: Callable[[], None]) -> None:
+        self._url = url
+        self._clock = clock
+        self._tally = tally
+        self._told = told
+        self._sql = load_queries("postgres")
+        self._queue: deque[tuple[Unit, Request]] = deque()
+        self._wake = asyncio.Event()
+        self._open_runs = OpenRuns()
+        self._connection: Connection | None = None
+        self._task = asyncio.create_task(self._run())
+
+    def put(self, unit: Unit, request: Request) -> None:
+        self._queue.append((unit, request))
+        self._wake.set()
+
+    def forget(self, run_id: str) -> None:
+        self._open_runs.drop(run_id)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.terminate() if self._connection.is_closed() else await self._connection.close()
+        while self._queue:
+            _, request = self._queue.popleft()
+            request.error = RunwrightError(ErrorCode.STORE_CLOSED, "The log was closed before this was written.")
+            request.settle()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_GROUP))]
+                await self._write([(unit, request) for unit, request in batch if request.begin()])
+
+    async def _write(self, batch: list[tuple[Unit, Request]]) -> None:
+        outcome = "withdrawn"
+        try:
+            while batch:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await connect(self._url)
+                await self._clock.sync(self._connection, self._sql["clock"])
+                outcome = "unknown"
+                lost = await self._commit_group([unit for unit, _ in batch])
+                self._settle([item for item in batch if item[0].run_id not in lost])
+                batch = [item for item in batch if item[0].run_id in lost]
+        except Exception as error:
+            if not isinstance(error, RunwrightError):
+                logger.warning("An append group failed: %r", error)
+                error = translate(error, self._url, outcome)
+            self._open_runs.clear()
+            if self._connection is not None and isinstance(error.__cause__ or error, LOST):
+                self._connection.terminate()
+            for _, request in batch:
+                request.error = RunwrightError(error.code, error.detail, **error.facts)
+                request.settle()
+
+    def _settle(self, batch: list[tuple[Unit, Request]]) -> None:
+        for _, request in batch:
+            if request.unit_done():
+                request.settle()
+
+    async def _commit_group(self, units: list[Unit]) -> set[str]:
+        """Judge and commit; gives back the runs that were overtaken and must be judged again."""
+        group = Group(units, self._tally)
+        await self._open_all(group)
+        await self._answer(group)
+        now = self._clock.now()
+        changed = group.judge(now)
+        if not changed:
+            return set()
+        try:
+            won = await self._store(group, changed, now)
+        except Exception as error:
+            for run in changed:
+                self._open_runs.drop(run.run_id)
+            if is_conflict(error) or isinstance(error, _Overtaken):
+                return {run.run_id for run in changed}
+            raise
+        lost: set[str] = set()
+        for number, run in enumerate(changed):
+            if number in won:
+                run.run_key = won[number]
+                self._open_runs.settle(run)
+            else:
+                lost.add(run.run_id)
+                self._open_runs.drop(run.run_id)
+        if won:
+            self._told()
+        return lost
+
+    async def _open_all(self, group: Group) -> None:
+        missing: list[str] = []
+        for run_id in group.run_ids():
+            run = self._open_runs.get(run_id)
+            if run is None:
+                missing.append(run_id)
+            else:
+                group.open(run)
+        if not missing:
+            return
+        assert self._connection is not None
+        rows = [run_row(row) for row in await self._connection.fetch(self._sql["find_runs"], missing)]
+        runs = {row.run_key: await self._load(row) for row in rows}
+        small = [row.run_key for row in rows if row.last_seq <= INDEX_LIMIT]
+        if small:
+            indexes: dict[int, list[tuple[bytes, int, bytes]]] = {run_key: [] for run_key in small}
+            for run_key, key, seq, event_id in await self._connection.fetch(self._sql["run_index"], small):
+                indexes[run_key].append((key, seq, event_id))
+            for run_key, index in indexes.items():
+                runs[run_key].index(index)
+        large = [row.run_key for row in rows if row.last_seq > INDEX_LIMIT]
+        if large:
+            for run_key, event_id in await self._connection.fetch(self._sql["early_ids"], large):
+                runs[run_key].early_ids.add(event_id)
+        for run in runs.values():
+            self._open_runs.put(run)
+            group.open(run)
+
+    async def _load(self, row: RunRow) -> OpenRun:
+        identity = row.identity
+        context = (
+            identity.run_id,
+            identity.tenant_id,
+            identity.project_id,
+            identity.environment_id,
+            identity.plan_id,
+            identity.plan_version,
+        )
+        run = OpenRun(context, row.enforcement)
+        run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        if row.enforcement is Enforcement.OBSERVE:
+            assert self._connection is not None
+            run.state.summary = RunSummary()
+            rows = await self._connection.fetch(self._sql["read_run"], row.run_key, 0, row.last_seq)
+            fold_rows(run.state, (StoredEvent(*event) for event in rows), row.last_seq, None)
+            run.whole = True
+        return run
+
+    async def _answer(self, group: Group) -> None:
+        assert self._connection is not None
+        if keys := group.key_questions():
+            questions = ([question.run_key for question in keys], [question.key for question in keys])
+            for run_key, key, *found in await self._connection.fetch(self._sql["find_keys"], *questions):
+                group.answer_key(run_key, key, Found(*found))
+        if ids := group.id_questions():
+            questions = ([question.run_key for question in ids], [question.key for question in ids])
+            for run_key, event_id in await self._connection.fetch(self._sql["find_event_ids"], *questions):
+                group.answer_id(run_key, event_id)
+        if owners := group.owners_in_question():
+            rows = await self._connection.fetch(self._sql["find_leases"], [owner for owner, _ in owners])
+            leases = {row["owner"]: lease_row(row) for row in rows}
+            now = self._clock.now()
+            group.answer_live(lambda owner, epoch: lives(leases.get(owner), epoch, now))
+
+    async def _store(self, group: Group, changed: list[OpenRun], now: int) -> dict[int, int]:
+        """Send the group; gives back the runs that won, by their place in `changed`, with their keys."""
+        assert self._connection is not None
+        known: list[tuple[Any, ...]] = []
+        fresh: list[tuple[Any, ...]] = []
+        events: list[tuple[Any, ...]] = []
+        counts: dict[int, int] = {}
+        for number, run in enumerate(changed):
+            summary, shard = run.state.summary, shard_of(run.run_id)
+            fold = (run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary))
+            engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+            if run.exists:
+                known.append((number, shard, run.run_key, run.stored_seq, run.owner, run.epoch, *fold, *engine))
+            else:
+                created_at = run.persisted_at or now
+                run_id, *constants = run.context
+                owner = (run.owner, run.epoch)
+                fresh.append((number, run_id, shard, *constants, run.enforcement, created_at, *fold, *engine, *owner))
+            place = counts.get(shard, 0)
+            for event in run.fresh.values():
+                place += 1
+                events.append((number, place, *_event_columns(event)))
+            counts[shard] = place
+        arguments = [
+            list(counts),
+            list(counts.values()),
+            *_columns(known, 14),
+            *_columns(fresh, 20),
+            *_columns(events, 17),
+        ]
+        if not group.alerts:
+            rows = await self._connection.fetch(self._sql["append"], *arguments)
+        else:
+            async with self._connection.transaction():
+                rows = await self._connection.fetch(self._sql["append"], *arguments)
+                if len(rows) == len(changed):
+                    stored = [alert_row(alert, now) for alert in group.alerts]
+                    await self._connection.executemany(self._sql["insert_alert"], stored)
+                else:
+                    raise _Overtaken
+        return {row["n"]: row["run_key"] for row in rows}
+
+
+class _Overtaken(Exception):
+    """Part of a group with alerts lost its race: judge all of it again, so that no alert is for nothing."""
+
+
+def _event_columns(event: StoredEvent) -> tuple[Any, ...]:
+    return (
+        event.run_seq,
+        event.event_id,
+        event.event_type,
+        event.schema_version,
+        event.step_id,
+        event.engine_attempt_id,
+        event.logical_attempt_id,
+        event.idempotency_key,
+        event.emitted_at,
+        event.persisted_at,
+        event.emitted_by,
+        event.foreign_event_id,
+        event.traceparent,
+        event.raw_payload,
+        event.hash,
+    )
+
+
+def _columns(rows: list[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

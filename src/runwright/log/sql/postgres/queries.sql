@@ -1,0 +1,186 @@
+-- name: append
+-- A whole group in one statement. First the shards' rows are locked, in order, and give out positions; then the
+-- runs that are still as they were judged (same last event, same owner) move on and new ones are made; only
+-- their events go in. What comes back are the runs that won; the others are read and judged again.
+WITH tick AS (
+    UPDATE shard SET pos = shard.pos + taken.count
+    FROM (SELECT shard.shard, wanted.count
+          FROM unnest($1::smallint[], $2::integer[]) AS wanted (shard, count)
+          JOIN shard ON shard.shard = wanted.shard
+          ORDER BY shard.shard FOR UPDATE OF shard) AS taken
+    WHERE shard.shard = taken.shard
+    RETURNING shard.shard, shard.pos - taken.count AS base
+),
+known AS (
+    SELECT * FROM unnest($3::integer[], $4::smallint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
+                         $9::bigint[], $10::bytea[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::text[],
+                         $16::text[])
+        AS known (n, shard, run_key, was_seq, owner, epoch, last_seq, head, persisted_at, status, summary, provider,
+                  workflow_id, provider_run_id)
+),
+won AS (
+    UPDATE run
+    SET last_seq = known.last_seq, head = known.head, persisted_at = known.persisted_at, status = known.status,
+        summary = known.summary, provider = known.provider, workflow_id = known.workflow_id,
+        provider_run_id = known.provider_run_id
+    FROM known JOIN tick ON tick.shard = known.shard
+    WHERE run.run_key = known.run_key AND run.last_seq = known.was_seq
+      AND run.owner IS NOT DISTINCT FROM known.owner AND run.epoch IS NOT DISTINCT FROM known.epoch
+    RETURNING known.n, run.run_key, tick.shard, tick.base
+),
+fresh AS (
+    SELECT fresh.*, tick.base
+    FROM unnest($17::integer[], $18::text[], $19::smallint[], $20::text[], $21::text[], $22::text[], $23::text[],
+                $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::bytea[], $29::bigint[], $30::text[],
+                $31::text[], $32::text[], $33::text[], $34::text[], $35::text[], $36::bigint[])
+        AS fresh (n, run_id, shard, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement,
+                  created_at, last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id,
+                  owner, epoch)
+    JOIN tick ON tick.shard = fresh.shard
+),
+made AS (
+    INSERT INTO run (run_id, shard, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement,
+                     created_at, last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id,
+                     owner, epoch)
+    SELECT run_id, shard, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement,
+           created_at, last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id,
+           owner, epoch
+    FROM fresh
+    ON CONFLICT (run_id) DO NOTHING
+    RETURNING run_id, run_key
+),
+landed AS (
+    SELECT n, run_key, shard, base FROM won
+    UNION ALL
+    SELECT fresh.n, made.run_key, fresh.shard, fresh.base FROM made JOIN fresh ON fresh.run_id = made.run_id
+),
+written AS (
+    INSERT INTO event (run_key, run_seq, shard, pos, event_id, event_type, schema_version, step_id, engine_attempt_id,
+                       logical_attempt_id, idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id,
+                       traceparent, payload, hash)
+    SELECT landed.run_key, e.run_seq, landed.shard, landed.base + e.place, e.event_id, e.event_type, e.schema_version,
+           e.step_id, e.engine_attempt_id, e.logical_attempt_id, e.idempotency_key, e.emitted_at, e.persisted_at,
+           e.emitted_by, e.foreign_event_id, e.traceparent, e.payload, e.hash
+    FROM unnest($37::integer[], $38::integer[], $39::bigint[], $40::bytea[], $41::text[], $42::integer[], $43::text[],
+                $44::integer[], $45::integer[], $46::bytea[], $47::text[], $48::bigint[], $49::text[], $50::text[],
+                $51::text[], $52::bytea[], $53::bytea[])
+        AS e (n, place, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id,
+              idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, hash)
+    JOIN landed ON landed.n = e.n
+)
+SELECT n, run_key FROM landed;
+
+-- name: find_runs
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE run_id = ANY ($1::text[]);
+
+-- name: find_runs_by_prefix
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE run_id >= $1 AND starts_with(run_id, $1) ORDER BY run_id LIMIT $2;
+
+-- name: find_engine_run
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run WHERE provider = $1 AND workflow_id = $2 AND provider_run_id = $3 ORDER BY run_key DESC LIMIT 1;
+
+-- name: list_runs
+-- Newest first.
+SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+FROM run
+WHERE ($1::bigint IS NULL OR run_key < $1) AND ($2::text IS NULL OR status = $2)
+  AND ($3::text IS NULL OR plan_id = $3) AND ($4::text IS NULL OR tenant_id = $4)
+  AND ($5::bigint IS NULL OR created_at >= $5)
+ORDER BY run_key DESC LIMIT $6;
+
+-- name: read_run
+SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
+FROM event WHERE run_key = $1 AND run_seq > $2 ORDER BY run_seq LIMIT $3;
+
+-- name: read_tail
+-- Up to $3 events of each shard, each shard's in order.
+SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engine_attempt_id, e.logical_attempt_id,
+       e.idempotency_key, e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
+       e.payload_digest, e.hash, e.shard, e.pos,
+       run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version
+FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
+CROSS JOIN LATERAL (SELECT * FROM event WHERE event.shard = seen.shard AND event.pos > seen.pos
+                    ORDER BY event.pos LIMIT $3) AS e
+JOIN run ON run.run_key = e.run_key
+ORDER BY e.shard, e.pos;
+
+-- name: run_index
+-- The keys and ids of some runs, to be kept in memory.
+SELECT run_key, idempotency_key, run_seq, event_id FROM event WHERE run_key = ANY ($1::bigint[]);
+
+-- name: early_ids
+SELECT run_key, event_id FROM event WHERE run_key = ANY ($1::bigint[]) AND run_seq <= 512;
+
+-- name: find_keys
+SELECT e.run_key, e.idempotency_key, e.run_seq, e.event_id, e.persisted_at, e.payload, e.payload_digest
+FROM unnest($1::bigint[], $2::bytea[]) AS q (run_key, key)
+JOIN event AS e ON e.run_key = q.run_key AND e.idempotency_key = q.key;
+
+-- name: find_event_ids
+SELECT e.run_key, e.event_id
+FROM unnest($1::bigint[], $2::bytea[]) AS q (run_key, event_id)
+JOIN event AS e ON e.run_key = q.run_key AND e.event_id = q.event_id AND e.run_seq > 512;
+
+-- name: save_summary
+UPDATE run SET summary = $1, status = $2, provider = $3, workflow_id = $4, provider_run_id = $5
+WHERE run_key = $6 AND last_seq = $7;
+
+-- name: erase_payload
+UPDATE event SET payload_digest = $1, payload = NULL WHERE run_key = $2 AND run_seq = $3;
+
+-- name: orphans
+SELECT DISTINCT run_key FROM event WHERE NOT EXISTS (SELECT FROM run WHERE run.run_key = event.run_key) LIMIT 100;
+
+-- name: insert_alert
+INSERT INTO alert (code, severity, run_id, subject, detail, facts, raised_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (code, run_id, subject) DO NOTHING;
+
+-- name: list_alerts
+SELECT code, severity, run_id, subject, detail, facts, raised_at FROM alert
+WHERE $1::text IS NULL OR run_id = $1 ORDER BY alert_key;
+
+-- name: clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: find_leases
+SELECT owner, epoch, expires_at, host, pid, started FROM lease WHERE owner = ANY ($1::text[]);
+
+-- name: put_lease
+INSERT INTO lease (owner, epoch, expires_at, host, pid, started)
+VALUES ($1, 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2, $3, $4, $5)
+ON CONFLICT (owner) DO UPDATE SET epoch = lease.epoch + 1, expires_at = excluded.expires_at, host = excluded.host,
+                                  pid = excluded.pid, started = excluded.started
+RETURNING epoch, expires_at;
+
+-- name: extend_lease
+-- A lease that has ended stays ended.
+UPDATE lease SET expires_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3
+WHERE owner = $1 AND epoch = $2 AND expires_at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+RETURNING expires_at;
+
+-- name: end_lease
+UPDATE lease SET expires_at = 0 WHERE owner = $1 AND epoch = $2;
+
+-- name: own_run
+-- Take or leave a run, if its owner is still the one that was seen.
+UPDATE run SET owner = $1, epoch = $2, wake_at = $3
+WHERE run_id = $4 AND owner IS NOT DISTINCT FROM $5 AND epoch IS NOT DISTINCT FROM $6
+RETURNING run_key;
+
+-- name: candidates
+-- Open runs that somebody owns, or whose time has come; whether their owner lives is judged by the caller.
+SELECT run_id, owner, epoch FROM run
+WHERE (owner IS NOT NULL OR wake_at <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+  AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
+ORDER BY run_key;
+
+-- name: counts
+SELECT (SELECT count(*) FROM run), (SELECT sum(pos)::bigint FROM shard), current_setting('server_version');

@@ -1,0 +1,107 @@
+"""What every test can use: stores to run against, events to append, and async test functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import Postgres, have_or_skip
+
+import runwright as rw
+
+settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("full", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("RUNWRIGHT_PROFILE", "quick"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests, each on an event loop of its own, with a limit so that none can hang."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def limited() -> None:
+        async with asyncio.timeout(120):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(limited())
+    return True
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    server = have_or_skip("postgres", Postgres)
+    assert isinstance(server, Postgres)
+    yield server
+    server.stop()
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty database of its own."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each store in turn: what holds for one must hold for all."""
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/runs.db"
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def make_log(store_url: str) -> Callable[..., rw.RunLog]:
+    return lambda **options: rw.open_log(store_url, **options)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each store that outlives its process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/runs.db"
+    return request.getfixturevalue("postgres_url")
+
+
+class History:
+    """Builds events of one run, in the words of a test."""
+
+    def __init__(self, run_id: str = "run-1", plan_id: str = "orders", plan_version: str = "1", **context: str) -> None:
+        self.run = rw.new_run(run_id, plan_id, plan_version, **context)
+
+    def __call__(self, event_type: str, step_id: str | None = None, attempt: int = 1, **payload: Any) -> rw.RunEventWrite:
+        return rw.new_event(event_type, self.run, step_id=step_id, attempt=attempt, payload=payload or None)
+
+    def started(self) -> list[rw.RunEventWrite]:
+        return [self("RunQueued"), self("RunStarted")]
+
+
+@pytest.fixture
+def history() -> type[History]:
+    return History
+
+
+@pytest.fixture
+def event() -> History:
+    return History()

