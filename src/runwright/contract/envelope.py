@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -29,10 +29,17 @@ def refused(detail: str, code: ErrorCode = ErrorCode.SCHEMA_VALIDATION_FAILED, *
     return RunwrightError(code, detail, **facts)
 
 
-def decode_event(line: bytes) -> RunEventWrite:
+E = TypeVar("E", bound=RunEventWrite)
+
+
+@overload
+def decode_event(line: bytes) -> RunEventWrite: ...
+@overload
+def decode_event(line: bytes, shape: type[E]) -> E: ...
+def decode_event(line: bytes, shape: type[RunEventWrite] = RunEventWrite) -> RunEventWrite:
     """One event from its JSON text. Whatever the bytes are, the only error is a coded one."""
     try:
-        return _DECODER.decode(line)
+        return _DECODER.decode(line) if shape is RunEventWrite else msgspec.json.decode(line, type=shape)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise refused(f"This is not an event: {_first_words(error)}. Send one JSON object per event.") from None
 

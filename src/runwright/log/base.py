@@ -110,14 +110,15 @@ class RunLog(ABC):
         return _receipts_or_raise(results)
 
     async def ingest(
-        self, events: Iterable[RunEventWrite | bytes], *, blocked: set[str] | None = None
+        self, events: Iterable[RunEventWrite | bytes], *, blocked: set[str] | None = None, atomic: bool = False
     ) -> list[Outcome]:
         """Append a stream of events (or their JSON lines); for each run up to the first that is refused.
 
         Never raises for an event: each gets its receipt or refusal, in order. `blocked` carries the
-        runs that had a refusal from one call of a stream to the next.
+        runs that had a refusal from one call of a stream to the next. With `atomic`, a refusal keeps
+        all of its run's events in this call out.
         """
-        return await self._append_many(list(events), atomic=False, blocked=blocked)
+        return await self._append_many(list(events), atomic=atomic, blocked=blocked)
 
     async def _append_many(
         self,
@@ -162,7 +163,7 @@ class RunLog(ABC):
         run_id: str | None = None
         try:
             if isinstance(item, bytes):
-                run_id = _run_id_in(item) if blocked else None
+                run_id = run_id_in(item) if blocked else None
                 if run_id in blocked:
                     return None, NOT_ATTEMPTED
                 run_id = None
@@ -176,7 +177,7 @@ class RunLog(ABC):
         except RunwrightError as error:
             self.tally.refused += 1
             if run_id is None and isinstance(item, bytes):
-                run_id = _run_id_in(item)
+                run_id = run_id_in(item)
             return run_id, Refusal("refused", error.code, error.detail, error.facts)
 
     # Reading
@@ -487,7 +488,7 @@ def _not_found(name: str) -> RunwrightError:
     )
 
 
-def _run_id_in(line: bytes) -> str | None:
+def run_id_in(line: bytes) -> str | None:
     """The run that a refused line speaks of, as far as it can be told."""
     try:
         content = msgspec.json.decode(line)

@@ -1,0 +1,58 @@
+# Fresh machine to a finished demo or a green test run: nothing is needed but Python 3.11+ and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test quick soak bench lint schemas clean
+
+# A recorded run: appended, shown, scrubbed, verified, then tampered with.
+demo: $(VENV)/runtime
+	@$(BIN)/python examples/demo.py
+
+# Everything: lint, types, layers, every test on every store.
+test: lint
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# Unit tests only, in seconds.
+quick: $(VENV)/dev
+	$(BIN)/python -m pytest -q -m "not slow"
+
+# The long kills and seeds.
+soak: $(VENV)/dev
+	RUNWRIGHT_PROFILE=soak RUNWRIGHT_KILLS=200 RUNWRIGHT_REQUIRE=postgres $(BIN)/python -m pytest -q
+
+# Speed, as ratios against raw limits and peers measured in the same run; fails below a floor.
+bench: $(VENV)/bench
+	$(BIN)/python -m bench
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+# After a change of the catalogue: write the JSON Schemas into the package again.
+schemas: $(VENV)/dev
+	$(BIN)/python scripts/write_schemas.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "Runwright needs Python 3.11 to 3.13; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/runtime: $(VENV)/bin/python pyproject.toml requirements/runtime.txt
+	$(BIN)/pip install -q --require-hashes -r requirements/runtime.txt
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/runtime requirements/dev.txt
+	$(BIN)/pip install -q --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/bench: $(VENV)/dev requirements/bench.txt
+	$(BIN)/pip install -q --require-hashes -r requirements/bench.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,110 @@
+"""The rows that were measured, as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .targets import Kind, Target
+
+
+class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ours and the reference, measured back to back."""
+
+    ours: float
+    reference: float
+    p50_ms: float | None = None  # how long one of our callers waited
+
+
+class Row(msgspec.Struct, omit_defaults=True):
+    target: Target
+    rounds: list[Round] = []
+    skipped: str | None = None
+
+    @property
+    def score(self) -> float:
+        """The median of the rounds' own ratios: the machine's bad moments hit both sides of a round."""
+        return median(self.target.score(one.ours, one.reference) for one in self.rounds)
+
+    @property
+    def p50_ms(self) -> float | None:
+        waits = [one.p50_ms for one in self.rounds if one.p50_ms is not None]
+        return median(waits) if waits else None
+
+    @property
+    def verdict(self) -> str:
+        if self.skipped is not None:
+            return "skipped"
+        if not self.target.holds(self.score, self.target.floor):
+            return "BELOW FLOOR"
+        return "ok, aim reached" if self.target.holds(self.score, self.target.aim) else "ok"
+
+
+_STYLES = {"BELOW FLOOR": "bold red", "ok": "green", "ok, aim reached": "bold green", "skipped": "yellow"}
+
+
+def show(rows: list[Row], facts: dict[str, str], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "what", "against"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("measured", "reference", "ratio", "spread", "p50", "floor", "aim"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        verdict = f"[{_STYLES[row.verdict]}]{row.verdict}[/]"
+        target = row.target
+        limits = (_limit(target, target.floor), _limit(target, target.aim))
+        table.add_row(target.name, target.what, target.against, *_figures(row), *limits, verdict)
+    console.print(table)
+    for row in rows:
+        if row.skipped is not None:
+            console.print(f"{row.target.name} skipped: {row.skipped}", markup=False)
+    console.print("; ".join(f"{name} {value}" for name, value in facts.items()), markup=False, highlight=False)
+
+
+def save(rows: list[Row], facts: dict[str, str], path: Path) -> None:
+    document = {
+        "facts": facts,
+        "rows": [
+            {
+                **msgspec.to_builtins(row),
+                "score": None if row.skipped is not None else round(row.score, 4),
+                "verdict": row.verdict,
+            }
+            for row in rows
+        ],
+    }
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def _figures(row: Row) -> tuple[str, str, str, str, str]:
+    if row.skipped is not None:
+        return ("-",) * 5
+    target = row.target
+    scores = [target.score(one.ours, one.reference) for one in row.rounds]
+    waited = row.p50_ms
+    return (
+        _figure(median(one.ours for one in row.rounds), target),
+        _figure(median(one.reference for one in row.rounds), target),
+        _score(target, row.score),
+        f"{_score(target, min(scores))} – {_score(target, max(scores))}",
+        "" if waited is None else f"{waited:.2f} ms",
+    )
+
+
+def _figure(value: float, target: Target) -> str:
+    return f"{value:,.0f}/s" if target.unit == "events/s" else f"{value:,.2f} ms"
+
+
+def _score(target: Target, score: float) -> str:
+    return f"{score:.0f} ms" if target.kind is Kind.EXTRA else f"{score:.2f}"
+
+
+def _limit(target: Target, limit: float) -> str:
+    sign = "≥" if target.kind is Kind.SPEED else "≤"
+    return f"{sign} {limit:g} ms" if target.kind is Kind.EXTRA else f"{sign} {limit:g}"

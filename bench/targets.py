@@ -1,0 +1,53 @@
+"""What is promised: every row of the table, with its floor (a failure below it) and its aim."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    """How a round is scored, and which way is better."""
+
+    SPEED = "speed"  # ours / reference, higher is better
+    GROWTH = "growth"  # ours / reference, lower is better
+    EXTRA = "extra"  # ours - reference in milliseconds, lower is better
+
+
+class Target(msgspec.Struct, frozen=True):
+    name: str
+    what: str
+    against: str
+    unit: str  # of the two figures
+    kind: Kind
+    floor: float
+    aim: float
+
+    def score(self, ours: float, reference: float) -> float:
+        return ours - reference if self.kind is Kind.EXTRA else ours / reference
+
+    def holds(self, score: float, limit: float) -> bool:
+        return score >= limit if self.kind is Kind.SPEED else score <= limit
+
+
+def _speed(name: str, what: str, against: str, floor: float, aim: float) -> Target:
+    return Target(name, what, against, "events/s", Kind.SPEED, floor, aim)
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        _speed("sqlite-512", "SQLite append, 512 callers", "raw, 1000 rows a commit", 0.28, 0.5),
+        _speed("sqlite-64", "SQLite append, 64 callers", "raw, 1000 rows a commit", 0.17, 0.35),
+        _speed("sqlite-1", "SQLite append, 1 caller", "raw, 1 row a commit", 0.40, 0.65),
+        _speed("postgres-64", "Postgres append, 64 callers", "raw unnest, 1000 rows a commit", 0.25, 0.5),
+        _speed("replay-bare", "Replay a long run from SQLite", "bare read, decode, fold", 0.45, 0.8),
+        _speed("replay-peer", "Replay a long run from SQLite", "pyeventsourcing", 4.0, 8.0),
+        Target("growth-log", "Append p50, full log", "nearly empty log", "ms", Kind.GROWTH, 1.4, 1.0),
+        Target("growth-run", "Append p50, end of a long run", "its first 1000 events", "ms", Kind.GROWTH, 1.4, 1.0),
+        Target("start-import", "import runwright", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
+        Target("start-open-log", "import runwright, touch open_log", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
+        Target("start-help", "runwright --help", "bare interpreter", "ms", Kind.EXTRA, 200, 120),
+    )
+}

@@ -1,0 +1,5 @@
+"""`python -m runwright` is `runwright`."""
+
+from runwright.cli.main import main
+
+main()

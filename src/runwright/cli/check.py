@@ -1,0 +1,161 @@
+"""Checking: verify, anchor, rebuild, doctor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from runwright import __version__
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.core.verify import Finding
+from runwright.log.anchor import (
+    KEY_FILE,
+    compare,
+    load_key,
+    load_or_make_key,
+    load_public_key,
+    make_anchor,
+    read_anchor,
+)
+from runwright.log.base import RunLog
+
+from .render import plural, table
+from .session import DONE, FOUND_SOMETHING, Session, command
+
+
+@command("verify")
+@click.argument("run", required=False)
+@click.option("--all", "every", is_flag=True, help="Every run (the default when no run is named).")
+@click.option(
+    "--anchor", "anchor_file", type=click.Path(path_type=Path), help="Also hold the store against this anchor."
+)
+@click.option(
+    "--key", "key_file", type=click.Path(path_type=Path), help="The key that must have signed the anchor (PEM)."
+)
+async def verify_command(
+    session: Session, run: str | None, every: bool, anchor_file: Path | None, key_file: Path | None
+) -> int:
+    """Prove that no event was changed, removed, added or moved since it was acknowledged.
+
+    An anchor made earlier also shows a cut tail, a deleted run and a history chained anew. Exits with 1 if
+    anything is found. Erased payloads (REDACTED) are told but are no damage.
+    """
+    if run is not None and every:
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Name a run or say --all, not both.")
+    findings: list[Finding] = []
+    async with session.open() as log:
+        run_id = None if run is None else (await log.resolve(run)).identity.run_id
+        if anchor_file is not None:
+            findings += await _against_anchor(session, log, anchor_file, key_file, run_id)
+        findings += [finding async for finding in log.verify(run_id)]
+        counts = await log.health() if run_id is None else {"runs": 1, "events": (await log.find_run(run_id)).last_seq}
+    damaged = any(finding.is_damage for finding in findings)
+    if session.as_json:
+        session.print_json(
+            {"ok": not damaged, "runs": counts["runs"], "events": counts["events"], "findings": findings}
+        )
+        return FOUND_SOMETHING if damaged else DONE
+    if findings:
+        rows = [(f.run_id, "" if f.run_seq is None else str(f.run_seq), f.kind, f.detail) for f in findings]
+        table(("RUN", "EVENT", "", "WHAT"), rows)
+    what = f"{plural(counts['runs'], 'run')}, {plural(counts['events'], 'event')}"
+    click.echo(
+        click.style("DAMAGED", fg="red", bold=True) if damaged else click.style("ok", fg="green", bold=True), nl=False
+    )
+    click.echo(f"  {what} checked" + ("" if anchor_file is None else f" against {anchor_file}"))
+    return FOUND_SOMETHING if damaged else DONE
+
+
+async def _against_anchor(
+    session: Session, log: RunLog, anchor_file: Path, key_file: Path | None, run_id: str | None
+) -> list[Finding]:
+    own_key = session.state_folder / KEY_FILE
+    trusted = key_file or (own_key if own_key.exists() else None)
+    try:
+        content = anchor_file.read_bytes()
+    except OSError as error:
+        raise RunwrightError(ErrorCode.ANCHOR_INVALID, f"{anchor_file} cannot be read: {error.strerror}.") from None
+    anchor = read_anchor(content, None if trusted is None else load_public_key(trusted))
+    if trusted is None:
+        click.echo(f"No key to hold the anchor against: trusting the one inside it ({anchor.fingerprint}).", err=True)
+    return [finding async for finding in compare(log, anchor) if run_id in (None, finding.run_id)]
+
+
+@command("anchor")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it here instead of to standard output.")
+@click.option("--key", "key_file", type=click.Path(path_type=Path), help="Sign with this Ed25519 key (PEM).")
+async def anchor_command(session: Session, output: Path | None, key_file: Path | None) -> int:
+    """Write a signed statement of where every run stands. Keep it away from the store.
+
+    It is signed with the store's own key, made on first use in the store's folder, unless --key names another.
+    """
+    async with session.open() as log:
+        key = load_or_make_key(session.state_folder) if key_file is None else load_key(key_file)
+        anchor = await make_anchor(log, key)
+    if output is None:
+        click.echo(anchor.to_json())
+        return DONE
+    try:
+        output.write_bytes(anchor.to_json() + b"\n")
+    except OSError as error:
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{output} cannot be written: {error.strerror}.") from None
+    facts = {"file": str(output), "runs": len(anchor.runs), "root": anchor.root, "key": anchor.fingerprint}
+    if session.as_json:
+        session.print_json(facts)
+    else:
+        click.echo(
+            f"{output}: {plural(len(anchor.runs), 'run')}, root {anchor.root[:16]}…, signed by {anchor.fingerprint}"
+        )
+    return DONE
+
+
+@command("rebuild")
+@click.option("--check", is_flag=True, help="Only compare; exit with 1 if a summary is not the fold of its events.")
+async def rebuild_command(session: Session, check: bool) -> int:
+    """Fold every run anew from its events, and write its summary again where it differs."""
+    async with session.open() as log:
+        report = await log.rebuild(check=check)
+    if session.as_json:
+        session.print_json(msgspec.to_builtins(report))
+    else:
+        for run_id in report.different:
+            click.echo(f"{run_id}: the summary {'is not' if check else 'was not'} the fold of its events")
+        verb = "differ" if check else "mended"
+        click.echo(f"{plural(report.runs, 'run')} folded, {len(report.different)} {verb}")
+    return FOUND_SOMETHING if check and report.different else DONE
+
+
+@command("doctor")
+async def doctor_command(session: Session) -> int:
+    """Check this installation and the store, and say what is wrong."""
+    facts: list[tuple[str, str, str]] = [
+        ("ok", "runwright", __version__),
+        ("ok" if (3, 11) <= sys.version_info < (3, 14) else "warn", "python", platform.python_version()),
+    ]
+    async with session.open() as log:
+        health = await log.health()
+        facts += [("ok", name, str(value)) for name, value in health.items()]
+        alerts = await log.alerts()
+    facts.append(
+        ("warn" if alerts else "ok", "alerts", f"{len(alerts)}" + (", see `runwright alerts`" if alerts else ""))
+    )
+    if session.sqlite_path is not None:
+        free = shutil.disk_usage(session.sqlite_path.parent).free
+        facts.append(("ok" if free > 1 << 30 else "warn", "free disk", f"{free / (1 << 30):.1f} GiB"))
+    key = session.state_folder / KEY_FILE
+    if key.exists():
+        closed = not os.stat(key).st_mode & 0o077
+        facts.append(
+            ("ok" if closed else "warn", "anchor key", f"{key}" + ("" if closed else " is readable by others"))
+        )
+    if session.as_json:
+        session.print_json([{"state": state, "name": name, "value": value} for state, name, value in facts])
+    else:
+        table(("", "CHECK", "FOUND"), facts)
+    return DONE

@@ -1,0 +1,214 @@
+"""Looking at runs: list, show, events, alerts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import click
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventRecord
+from runwright.contract.snapshot import RunSnapshot, StepSnapshot
+from runwright.contract.timestamps import from_micros, is_utc, to_micros
+from runwright.contract.transitions import RunStatus
+from runwright.log.base import RunLog
+from runwright.log.model import RunFilter, RunRow
+
+from .render import between, clock_time, duration, heading, is_terminal, plural, status, table
+from .session import DONE, Session, command
+
+_SPAN = re.compile(r"(\d+)\s*(s|m|min|h|d)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def moment(text: str, now: int) -> int:
+    """A point in time: `2h` ago, or an RFC 3339 time in UTC. In microseconds since 1970."""
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return now - int(span[1]) * _SECONDS[span[2]] * 1_000_000
+    if is_utc(text):
+        return to_micros(text)
+    raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{text!r} is no time. Write 30m, 2h, 7d or 2026-01-31T08:00:00Z.")
+
+
+@command("list")
+@click.option("--status", "wanted", type=click.Choice([str(value) for value in RunStatus], case_sensitive=False))
+@click.option("--plan", metavar="ID", help="Only runs of this plan.")
+@click.option("--tenant", metavar="ID", help="Only runs of this tenant.")
+@click.option("--since", metavar="TIME", help="Only runs made since: 2h ago, or an RFC 3339 time.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1))
+async def list_command(
+    session: Session, wanted: str | None, plan: str | None, tenant: str | None, since: str | None, limit: int
+) -> int:
+    """List runs, newest first."""
+    async with session.open() as log:
+        after = None if since is None else moment(since, log.clock.now())
+        which = RunFilter(None if wanted is None else RunStatus(wanted.upper()), plan, tenant, after)
+        rows = [row async for row in _pages(log, which, limit)]
+    if session.as_json:
+        for row in rows:
+            session.print_json(row.to_json())
+        return DONE
+    if not rows:
+        click.echo("No runs.")
+        return DONE
+    table(("RUN", "STATUS", "PLAN", "STEPS", "EVENTS", "STARTED", "TOOK"), [_list_row(row) for row in rows])
+    return DONE
+
+
+async def _pages(log: RunLog, which: RunFilter, limit: int) -> AsyncIterator[RunRow]:
+    cursor: str | None = None
+    while limit > 0:
+        page = await log.list_runs(which, cursor=cursor, limit=min(limit, 1000))
+        for row in page.runs:
+            yield row
+        limit -= len(page.runs)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _list_row(row: RunRow) -> tuple[str, ...]:
+    document = row.to_json()
+    words = [document["status"], document["substatus"] or "", "INCONSISTENT" if document["inconsistent"] else ""]
+    done = document["completedSteps"] + document["skippedSteps"]
+    return (
+        document["runId"],
+        " ".join(filter(None, words)),
+        document["planId"],
+        f"{done}/{document['totalSteps']}",
+        str(document["lastEventSeq"]),
+        clock_time(document["startedAt"]),
+        between(document["startedAt"], document["completedAt"]),
+    )
+
+
+@command("show")
+@click.argument("run")
+@click.option("--at", metavar="SEQ|TIME", help="As it was at this event, or at this time (RFC 3339 UTC, or 2h ago).")
+async def show_command(session: Session, run: str, at: str | None) -> int:
+    """Show a run: RUN is its id, the beginning of its id, or @last."""
+    async with session.open() as log:
+        row = await log.resolve(run)
+        point: int | str | None = at
+        if at is not None and at.isascii() and at.isdecimal():
+            point = int(at)
+        elif at is not None:
+            point = from_micros(moment(at, log.clock.now()))
+        snapshot = await log.snapshot(row.identity.run_id, at=point)
+        alerts = await log.alerts(row.identity.run_id)
+    if session.as_json:
+        session.print_json(snapshot.to_json())
+        return DONE
+    _show_run(snapshot, row.last_seq)
+    for alert in alerts:
+        click.echo(f"{click.style(f'{alert.severity} {alert.code}', fg='red', bold=True)} {alert.detail}")
+    return DONE
+
+
+def _show_run(snapshot: RunSnapshot, last_seq: int) -> None:
+    at = "" if snapshot.last_event_seq == last_seq else f"  (as of event {snapshot.last_event_seq} of {last_seq})"
+    words = status(snapshot.status) + (f" {snapshot.substatus}" if snapshot.substatus else "")
+    click.echo(f"{heading(snapshot.run_id)}  {words}{at}")
+    facts = [
+        f"plan {snapshot.plan_id} {snapshot.plan_version}",
+        plural(snapshot.last_event_seq, "event"),
+        f"started {clock_time(snapshot.started_at)}" if snapshot.started_at else "",
+        f"took {duration(snapshot.total_duration_ms)}" if snapshot.total_duration_ms is not None else "",
+        plural(snapshot.pauses, "pause") if snapshot.pauses else "",
+        f"made from {snapshot.origin_run_id}" if snapshot.origin_run_id else "",
+    ]
+    click.echo("  ".join(filter(None, facts)))
+    if snapshot.message:
+        click.echo(snapshot.message)
+    if snapshot.reason:
+        click.echo(f"reason: {snapshot.reason}")
+    if snapshot.root_cause is not None:
+        cause = snapshot.root_cause
+        where = f" in step {cause.step_id}" if cause.step_id else ""
+        click.echo(f"cause: {cause.code or 'unknown'}{where} {cause.message or ''}".rstrip())
+    if snapshot.inconsistent:
+        click.echo(status("INCONSISTENT") + " this log holds events that could not have happened; they changed nothing")
+    if snapshot.steps:
+        table(("STEP", "STATUS", "ATTEMPT", "STARTED", "TOOK", ""), [_step_row(step) for step in snapshot.steps])
+
+
+def _step_row(step: StepSnapshot) -> tuple[str, ...]:
+    note = ""
+    if step.error is not None:
+        note = " ".join(filter(None, (step.error.code, step.error.message)))
+    elif step.reason_code:
+        note = step.reason_code
+    if step.retry_scheduled:
+        note = f"will be tried again: {note}"
+    took = between(step.started_at, step.completed_at)
+    return (step.step_id, str(step.status), str(step.logical_attempt_id), clock_time(step.started_at), took, note)
+
+
+@command("events")
+@click.argument("run")
+@click.option("--follow", is_flag=True, help="Go on with events as they come; Ctrl-C ends it.")
+@click.option("--after", default=0, metavar="SEQ", type=click.IntRange(0), help="Only events beyond this one.")
+@click.option("--format", "shape", type=click.Choice(["runevents"]), default="runevents", show_default=True)
+async def events_command(session: Session, run: str, follow: bool, after: int, shape: str) -> int:
+    """Show a run's events in order."""
+    del shape  # there is one so far
+    async with session.open() as log:
+        row = await log.resolve(run)
+        stream = log.follow(row.identity.run_id, after) if follow else log.events(row.identity.run_id, after)
+        async for record in stream:
+            if session.as_json:
+                click.echo(msgspec.json.encode(record))
+            else:
+                click.echo(_timeline(record))
+    return DONE
+
+
+def _timeline(record: RunEventRecord) -> str:
+    """One event as a line: number, the producer's time, what, who, and the gist of its payload."""
+    attempt = f"#{record.logical_attempt_id}" if record.logical_attempt_id > 1 else ""
+    name = f"{record.event_type:<20}"
+    if is_terminal():
+        name = click.style(name, fg=_colour(record.event_type))
+    line = f"{record.run_seq:>5}  {clock_time(record.emitted_at)}  {name}  {(record.step_id or '') + attempt:<24}"
+    return f"{line}  {_gist(record)}".rstrip()
+
+
+def _colour(event_type: str) -> str | None:
+    for ending, colour in (("Failed", "red"), ("Completed", "green"), ("Started", "cyan"), ("Paused", "yellow")):
+        if event_type.endswith(ending):
+            return colour
+    return None
+
+
+def _gist(record: RunEventRecord) -> str:
+    if record.redacted:
+        return "(payload erased)"
+    payload: dict[str, Any] = record.payload or {}
+    error = payload.get("error")
+    if isinstance(error, dict):
+        return " ".join(str(error[name]) for name in ("code", "message") if error.get(name))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    for name in ("reasonCode", "reason", "nextAttemptAt", "signalType", "engineRunRef"):
+        if payload.get(name):
+            return f"{name}: {payload[name]}"
+    return ""
+
+
+@command("alerts")
+@click.argument("run", required=False)
+async def alerts_command(session: Session, run: str | None) -> int:
+    """List alerts, of one run or of all, oldest first."""
+    async with session.open() as log:
+        run_id = None if run is None else (await log.resolve(run)).identity.run_id
+        alerts = await log.alerts(run_id)
+    if session.as_json:
+        session.print_json(alerts)
+    elif alerts:
+        rows = [(clock_time(a.raised_at), a.severity, a.code, a.run_id or "", a.detail) for a in alerts]
+        table(("RAISED", "", "CODE", "RUN", "DETAIL"), rows)
+    else:
+        click.echo("No alerts.")
+    return DONE

@@ -1,0 +1,51 @@
+"""Moving runs between stores: export, import."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from runwright.log.transfer import Importer, export_run
+
+from .append import Lines, report
+from .render import plural
+from .session import DONE, REFUSED, Session, command
+
+
+@command("export")
+@click.argument("run")
+async def export_command(session: Session, run: str) -> int:
+    """Write a run's events to standard output, one JSON object (a RunEventRecord) a line."""
+    async with session.open() as log:
+        row = await log.resolve(run)
+        async for line in export_run(log, row.identity.run_id):
+            sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+    return DONE
+
+
+@command("import")
+@click.argument("source", metavar="FILE|-")
+@click.option("--format", "shape", type=click.Choice(["runevents"]), default="runevents", show_default=True)
+async def import_command(session: Session, source: str, shape: str) -> int:
+    """Take in events from another log: records as `export` writes them, RunEventWrites, or streams of before v2.
+
+    Illegal transitions are stored and marked, not refused: the run is shown as INCONSISTENT, with an alert.
+    Importing the same file again adds nothing. Exits with 2 if any line was refused.
+    """
+    del shape  # there is one so far
+    refusals = appended = duplicates = 0
+    async with session.open(must_exist=False) as log:
+        importer = Importer(log)
+        async for batch in Lines(source).batches():
+            outcomes = await importer.take([line for _, line in batch])
+            appended += sum(outcome.status == "appended" for outcome in outcomes)
+            duplicates += sum(outcome.status == "duplicate" for outcome in outcomes)
+            told = [
+                place for place, o in enumerate(outcomes) if session.as_json or o.status in ("refused", "not_attempted")
+            ]
+            refusals += report(session, [batch[place][0] for place in told], [outcomes[place] for place in told])
+    if not session.as_json:
+        click.echo(f"{plural(appended, 'event')} imported, {duplicates:,} there before, {refusals:,} refused")
+    return REFUSED if refusals else DONE

@@ -1,0 +1,102 @@
+"""JSON Schemas (2020-12) of the events, made from the catalogue; the files beside this one are their copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .catalog import CATALOG, EventType, Level
+from .envelope import MAX_ID_CHARS, MAX_STEP_CHARS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_UUID4 = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
+_NO_PIPE = "^[^|\\u0000]+$"
+
+
+def _text(longest: int = MAX_ID_CHARS, *, piped: bool = False) -> dict[str, Any]:
+    limits: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": longest}
+    return {**limits, "pattern": _NO_PIPE} if piped else limits
+
+
+def _envelope() -> dict[str, Any]:
+    attempt = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+    return {
+        "eventId": {"type": "string", "pattern": _UUID4},
+        "eventType": _text(piped=True),
+        "runId": _text(piped=True),
+        "tenantId": _text(),
+        "projectId": _text(),
+        "environmentId": _text(),
+        "planId": _text(piped=True),
+        "planVersion": _text(piped=True),
+        "engineAttemptId": attempt,
+        "logicalAttemptId": attempt,
+        "idempotencyKey": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "emittedAt": {"type": "string", "format": "date-time"},
+        "stepId": _text(MAX_STEP_CHARS, piped=True),
+        "schemaVersion": {"type": "integer", "minimum": 1},
+        "emittedBy": _text(),
+        "foreignEventId": _text(),
+        "traceparent": _text(),
+        "payload": {"type": "object"},
+    }
+
+
+_OPTIONAL = ("stepId", "schemaVersion", "emittedBy", "foreignEventId", "traceparent", "payload")
+
+
+def _event_schema(name: str, properties: dict[str, Any], required: list[str], **more: Any) -> dict[str, Any]:
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:runwright:{name}",
+        "title": name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def write_schema() -> dict[str, Any]:
+    properties = _envelope()
+    return _event_schema("RunEventWrite", properties, [name for name in properties if name not in _OPTIONAL])
+
+
+def record_schema() -> dict[str, Any]:
+    written = write_schema()
+    properties = {
+        **written["properties"],
+        "runSeq": {"type": "integer", "minimum": 1},
+        "persistedAt": {"type": "string", "format": "date-time"},
+        "hash": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "redacted": {"type": "boolean"},
+    }
+    required = [*written["required"], "schemaVersion", "runSeq", "persistedAt", "hash"]
+    return _event_schema("RunEventRecord", properties, required)
+
+
+def type_schema(kind: EventType) -> dict[str, Any]:
+    """One event type as a producer writes it, with its payload."""
+    written = write_schema()
+    properties, required = written["properties"], written["required"]
+    properties["eventType"] = {"const": kind.name}
+    properties["schemaVersion"] = {"type": "integer", "minimum": 1, "maximum": kind.schema_version}
+    if kind.level is Level.STEP:
+        required = [*required, "stepId"]
+    if kind.level is Level.RUN:
+        del properties["stepId"]
+    (reference,), definitions = msgspec.json.schema_components([kind.payload], ref_template="#/$defs/{name}")
+    properties["payload"] = reference
+    return _event_schema(kind.name, properties, required, description=kind.summary, **{"$defs": definitions})
+
+
+def all_schemas() -> dict[str, dict[str, Any]]:
+    """Every schema by its file's name."""
+    documents = [write_schema(), record_schema(), *(type_schema(kind) for kind in CATALOG.values())]
+    return {f"{document['title']}.schema.json": document for document in documents}
+
+
+def render(document: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

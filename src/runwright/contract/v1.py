@@ -1,0 +1,123 @@
+"""Events of before v2, brought to today's shape on import.
+
+A v1 stream writes the payload's fields at the root, names tenant and plan only where the run starts,
+may call events by the names of RFC-002 (RUN_STARTED), may write attempts as text, and has ids that are
+no UUID v4 and keys by another formula. Ids are kept as `foreignEventId`; keys are computed anew. The
+same stream gives the same keys each time, so importing it twice adds nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .catalog import CATALOG
+from .clock import Ids
+from .errors import ErrorCode, RunwrightError
+from .events import RunEventRecord, RunIdentity, wire_name
+from .keys import idempotency_key
+
+RFC_002_NAMES = {"RETRY_SCHEDULED": "StepRetryScheduled"}
+"""Where the old name is not the new one in capitals."""
+
+_ENVELOPE = frozenset(wire_name(name) for name in RunEventRecord.__struct_fields__)
+_CONSTANTS = ("tenantId", "projectId", "environmentId", "planId", "planVersion")
+_UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def current_name(event_type: str) -> str:
+    """Today's name of an event type."""
+    if event_type in RFC_002_NAMES:
+        return RFC_002_NAMES[event_type]
+    if event_type.isupper():
+        name = "".join(word.capitalize() for word in event_type.split("_"))
+        return name if name in CATALOG else event_type
+    return event_type
+
+
+class V1Normaliser:
+    """Normalises one stream. It remembers each run's constants, which v1 says only once."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+        self._runs: dict[str, dict[str, str]] = {}
+
+    def normalise(self, document: dict[str, Any], known: RunIdentity | None = None) -> dict[str, Any]:
+        """An event of before v2 as a RunEventWrite. `known` says the run's constants if the store has them."""
+        run_id = _text(document, "runId")
+        constants = self._constants(run_id, document, known)
+        event_type = current_name(_text(document, "eventType"))
+        step_id = document.get("stepId")
+        attempt = _number(document.get("logicalAttemptId", 1))
+        plan = (constants["planId"], constants["planVersion"])
+        event = {
+            "eventType": event_type,
+            "runId": run_id,
+            **constants,
+            "logicalAttemptId": attempt,
+            "engineAttemptId": _number(document.get("engineAttemptId", 1)),
+            "emittedAt": _text(document, "emittedAt"),
+            "idempotencyKey": idempotency_key(run_id, step_id, attempt, event_type, *plan),
+            "schemaVersion": document.get("schemaVersion", 1),
+            **self._id(document.get("eventId")),
+        }
+        for name in ("stepId", "emittedBy", "traceparent"):
+            if document.get(name) is not None:
+                event[name] = document[name]
+        payload = _payload(document)
+        return {**event, "payload": payload} if payload else event
+
+    def _constants(self, run_id: str, document: dict[str, Any], known: RunIdentity | None) -> dict[str, str]:
+        constants = self._runs.setdefault(run_id, {} if known is None else _constants_of(known))
+        for source in (document.get("planRef"), document.get("context"), document):
+            if isinstance(source, dict):
+                for name in _CONSTANTS:
+                    if isinstance(source.get(name), str):  # pyright: ignore[reportUnknownMemberType]
+                        constants[name] = source[name]
+        missing = [name for name in _CONSTANTS if name not in constants]
+        if missing:
+            raise RunwrightError(
+                ErrorCode.SCHEMA_VALIDATION_FAILED,
+                f"Nothing before this line says the run's {', '.join(missing)}. Import the run from its RunStarted on.",
+            )
+        return constants
+
+    def _id(self, event_id: Any) -> dict[str, str]:
+        if isinstance(event_id, str) and _UUID4.fullmatch(event_id):
+            return {"eventId": event_id}
+        fresh = {"eventId": self._ids.event_id()}
+        return {**fresh, "foreignEventId": event_id} if isinstance(event_id, str) and event_id else fresh
+
+
+def is_before_v2(document: dict[str, Any]) -> bool:
+    """Whether an event is of the old shape: by its name, or because it does not say its tenant and plan."""
+    event_type = document.get("eventType")
+    if isinstance(event_type, str) and current_name(event_type) != event_type:
+        return True
+    return "tenantId" not in document and "planId" not in document
+
+
+def _payload(document: dict[str, Any]) -> dict[str, Any]:
+    """What v1 wrote at the root, and what it had in a payload already."""
+    payload = {name: value for name, value in document.items() if name not in _ENVELOPE}
+    inner = document.get("payload")
+    return {**payload, **inner} if isinstance(inner, dict) else payload
+
+
+def _constants_of(run: RunIdentity) -> dict[str, str]:
+    return {wire_name(name): getattr(run, name) for name in run.__struct_fields__ if name != "run_id"}
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document.get(name)
+    if not isinstance(value, str):
+        raise RunwrightError(ErrorCode.SCHEMA_VALIDATION_FAILED, f"{name} must be there, and be text.", field=name)
+    return value
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise RunwrightError(ErrorCode.SCHEMA_VALIDATION_FAILED, "Attempts must be whole numbers.")
