@@ -145,10 +145,15 @@ class Postgres:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        return self.run(
-            "psql", *("-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", database),
-            *("-v", "ON_ERROR_STOP=1", "-Atqc", statement),
-        ).decode().strip()
+        return (
+            self.run(
+                "psql",
+                *("-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", database),
+                *("-v", "ON_ERROR_STOP=1", "-Atqc", statement),
+            )
+            .decode()
+            .strip()
+        )
 
     def create_database(self, name: str) -> str:
         self.sql(f'CREATE DATABASE "{name}"')

@@ -221,9 +221,7 @@ async def test_of_many_conditional_appends_at_once_exactly_one_gets_in(make_log:
     async with make_log() as log:
         await log.append(event.started())
         steps = [event("StepStarted", f"step-{number}") for number in range(20)]
-        results = await asyncio.gather(
-            *(log.append([step], expected_seq=2) for step in steps), return_exceptions=True
-        )
+        results = await asyncio.gather(*(log.append([step], expected_seq=2) for step in steps), return_exceptions=True)
         assert sum(not isinstance(result, BaseException) for result in results) == 1
         assert len(await log.read("run-1")) == 3
 

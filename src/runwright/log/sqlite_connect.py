@@ -109,14 +109,15 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
     migrations = load_migrations("sqlite")
     cursor = cursor_of(connection)
     version = schema_version(connection, path)
-    if version == len(migrations):
-        return
     if version > len(migrations):
         raise RunwrightError(
             ErrorCode.STORE_TOO_NEW,
             f"{path} has schema version {version}; this Runwright knows up to {len(migrations)}. Upgrade Runwright.",
         )
-    cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+    if read_one(connection, "PRAGMA journal_mode") != "wal":  # a new file, or a copy that SQLite made
+        cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+    if version == len(migrations):
+        return
     cursor.execute("BEGIN IMMEDIATE")
     version = schema_version(connection, path)  # another process may have been faster
     for number, script in migrations[version:]:

@@ -1,0 +1,612 @@
+"""The envelope of RunEvents v2.0.1: every rule of its sections 2 to 5, as a producer meets it.
+
+Each event goes to the log as the JSON line that a producer in any language would send, and is right in
+everything but the one thing that the test is about; its key is computed to fit.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from runwright.contract.catalog import CATALOG
+from runwright.contract.envelope import MAX_ID_CHARS, MAX_PAYLOAD_BYTES, MAX_STEP_CHARS
+
+RUN = rw.new_run("run-1", "orders", "3", tenant_id="acme", project_id="shop", environment_id="prod")
+KEY_FIELDS = ("runId", "stepId", "logicalAttemptId", "eventType", "planId", "planVersion")
+REQUIRED = [
+    "eventId", "eventType", "runId", "tenantId", "projectId", "environmentId", "planId", "planVersion",
+    "engineAttemptId", "logicalAttemptId", "idempotencyKey", "emittedAt",
+]  # fmt: skip
+REQUIRED_TEXT = [name for name in REQUIRED if not name.endswith("AttemptId")]
+OPTIONAL_TEXT = ["stepId", "emittedBy", "foreignEventId", "traceparent"]
+FREE_TEXT = [
+    "eventType", "runId", "tenantId", "projectId", "environmentId", "planId", "planVersion",
+    "stepId", "emittedBy", "foreignEventId", "traceparent",
+]  # fmt: skip
+
+
+def document(event_type: str = "SomethingNew", step_id: str | None = "load", **changes: Any) -> dict[str, Any]:
+    """A whole event as JSON data, with changes made to it; None takes a field out. The key fits what is there."""
+    event = rw.new_event(event_type, RUN, step_id=step_id, emitted_at="2026-01-31T08:00:00Z")
+    content: dict[str, Any] = {**json.loads(msgspec.json.encode(event)), **changes}
+    content = {name: value for name, value in content.items() if value is not None}
+    if "idempotencyKey" not in changes:
+        parts = [content.get(name) for name in KEY_FIELDS]
+        if all(isinstance(part, str) for part in (parts[0], *parts[3:])):
+            content["idempotencyKey"] = _key(parts)
+    return content
+
+
+def _key(parts: list[Any]) -> str:
+    try:
+        return rw.idempotency_key(*parts)
+    except UnicodeEncodeError:
+        return "0" * 64
+
+
+def line(content: dict[str, Any], payload: str | None = None) -> bytes:
+    text = json.dumps(content)
+    return (text if payload is None else f'{text[:-1]}, "payload": {payload}}}').encode()
+
+
+async def offer(data: bytes | rw.RunEventWrite, **options: Any) -> rw.Receipt | rw.Refusal:
+    """Send one event to a new log. Whatever is refused must have left nothing behind."""
+    async with rw.open_log("memory://", **options) as log:
+        (outcome,) = await log.ingest([data])
+        written = (await log.read_all()).records
+        runs = (await log.list_runs()).runs
+        assert (len(written), len(runs)) == ((1, 1) if isinstance(outcome, rw.Receipt) else (0, 0))
+    return outcome
+
+
+async def accept(data: bytes | rw.RunEventWrite) -> rw.RunEventRecord:
+    """Send one event that must get in, and read it back."""
+    async with rw.open_log("memory://") as log:
+        (outcome,) = await log.ingest([data])
+        assert isinstance(outcome, rw.Receipt), outcome
+        (record,) = (await log.read_all()).records
+    return record
+
+
+async def refuse(
+    data: bytes | rw.RunEventWrite, field: str | None = None, code: str = "SCHEMA_VALIDATION_FAILED", **options: Any
+) -> rw.Refusal:
+    """Send one event that must be refused, with this code, in words that name the field."""
+    outcome = await offer(data, **options)
+    assert isinstance(outcome, rw.Refusal), outcome
+    assert (outcome.status, outcome.code) == ("refused", code)
+    if field is not None:
+        assert field in outcome.detail
+    again = await offer(data, **options)
+    assert again == outcome  # the same event against the same log is refused in the same words
+    return outcome
+
+
+async def test_a_whole_event_is_accepted_and_comes_back_as_sent() -> None:
+    sent = document(
+        "StepStarted",
+        emittedBy="worker-7",
+        foreignEventId="x:1",
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        schemaVersion=1,
+    )
+    run = rw.new_event("RunStarted", RUN)
+    async with rw.open_log("memory://") as log:
+        outcomes = await log.ingest([run, line(sent, '{"forcedBy": null, "more": 1}')])
+        assert [outcome.status for outcome in outcomes] == ["appended", "appended"]
+        record = (await log.read("run-1"))[1]
+    got = json.loads(msgspec.json.encode(record))
+    assert {name: got[name] for name in sent} == sent
+    assert got["payload"] == {"forcedBy": None, "more": 1}
+    assert got.keys() - sent.keys() == {"payload", "runSeq", "persistedAt", "hash"}
+
+
+# Section 2.1: what must be there
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+async def test_an_event_that_lacks_a_required_field_is_refused(name: str) -> None:
+    content = document()
+    del content[name]
+    await refuse(line(content), name)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+async def test_null_does_not_stand_in_for_a_required_field(name: str) -> None:
+    await refuse(line({**document(), name: None}), name)
+
+
+@pytest.mark.parametrize("name", [*REQUIRED_TEXT, *OPTIONAL_TEXT])
+async def test_no_text_of_the_envelope_is_empty(name: str) -> None:
+    await refuse(line(document(**{name: ""})), name)
+
+
+@pytest.mark.parametrize("name", [*REQUIRED_TEXT, *OPTIONAL_TEXT])
+@pytest.mark.parametrize("value", [1, 1.5, True, ["x"], {"x": "y"}])
+async def test_text_is_text(name: str, value: Any) -> None:
+    await refuse(line({**document(), name: value}), name)
+
+
+@pytest.mark.parametrize("name", OPTIONAL_TEXT)
+async def test_an_optional_field_may_be_null(name: str) -> None:
+    record = await accept(line(document(**{name: None}) | {name: None}))
+    assert getattr(record, "".join(f"_{c.lower()}" if c.isupper() else c for c in name)) is None
+
+
+# Section 2.1: the event id is a UUID v4
+
+
+@pytest.mark.parametrize(
+    "event_id",
+    [
+        "5f2b6c1e-8a34-1b0f-9c7d-1e2f3a4b5c6d",  # v1
+        "5f2b6c1e-8a34-3b0f-9c7d-1e2f3a4b5c6d",  # v3
+        "5f2b6c1e-8a34-5b0f-9c7d-1e2f3a4b5c6d",  # v5
+        "018f3c4e-8a34-7b0f-9c7d-1e2f3a4b5c6d",  # v7
+        "00000000-0000-0000-0000-000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        "5f2b6c1e-8a34-4b0f-1c7d-1e2f3a4b5c6d",  # another variant
+        "5f2b6c1e-8a34-4b0f-cc7d-1e2f3a4b5c6d",
+        "5f2b6c1e8a344b0f9c7d1e2f3a4b5c6d",
+        "{5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d}",
+        "urn:uuid:5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d",
+        " 5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d",
+        "5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d\n",
+        "5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6",
+        "5f2b6c1g-8a34-4b0f-9c7d-1e2f3a4b5c6d",
+        "５f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d",
+        "01234567-89ab-cdef-0123-456789abcdef",  # the one in the seed's own example
+        "event-1",
+    ],
+)
+async def test_an_event_id_that_is_no_uuid_v4_is_refused(event_id: str) -> None:
+    refusal = await refuse(line(document(eventId=event_id)), "eventId")
+    assert refusal.facts == {"field": "eventId"}
+
+
+async def test_an_event_id_in_capitals_is_the_same_id_in_small_letters() -> None:
+    event_id = "5F2B6C1E-8A34-4B0F-9C7D-1E2F3A4B5C6D"
+    upper = line(document("RunQueued", None, eventId=event_id))
+    async with rw.open_log("memory://") as log:
+        (receipt,) = await log.ingest([upper])
+        assert isinstance(receipt, rw.Receipt)
+        (record,) = await log.read("run-1")
+        assert receipt.event_id == record.event_id == event_id.lower()
+        (reused,) = await log.ingest([line(document("RunStarted", None, eventId=event_id.lower()))])
+        assert isinstance(reused, rw.Refusal)
+        assert reused.code == "EVENT_ID_REUSED"
+
+
+# Section 2.1: emittedAt is RFC 3339 in UTC (test_timestamps.py has the long list)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T08:00:00Z",
+        "2026-01-31T08:00:00.123456789Z",
+        "2026-01-31T08:00:00+00:00",
+        "2026-01-31t08:00:00z",
+        "2024-02-29T23:59:59Z",
+        "2016-12-31T23:59:60Z",
+    ],
+)
+async def test_a_time_in_utc_is_accepted_and_kept_as_written(text: str) -> None:
+    assert (await accept(line(document(emittedAt=text)))).emitted_at == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T08:00:00",  # naive
+        "2026-01-31T08:00:00+01:00",
+        "2026-01-31T08:00:00-00:00",
+        "2025-02-29T08:00:00Z",
+        "2026-02-30T08:00:00Z",
+        "2026-01-31T24:00:00Z",
+        "2026-01-31T12:00:60Z",  # no leap second at noon
+        "2026-01-31 08:00:00Z",
+        "2026-01-31",
+        "20260131T080000Z",
+        "Sat, 31 Jan 2026 08:00:00 GMT",
+        "1769846400",
+    ],
+)
+async def test_any_other_time_is_refused(text: str) -> None:
+    refusal = await refuse(line(document(emittedAt=text)), "emittedAt")
+    assert refusal.facts == {"field": "emittedAt"}
+
+
+# Section 2.2: who has a stepId
+
+
+@pytest.mark.parametrize("name", [name for name, kind in CATALOG.items() if kind.level == "run"])
+async def test_an_event_about_the_run_has_no_step_id(name: str) -> None:
+    assert (await refuse(line(document(name, "load")), "stepId")).facts == {"field": "stepId"}
+    outcome = await offer(line(document(name, None)))
+    assert isinstance(outcome, rw.Receipt) or outcome.code == "INVALID_TRANSITION"
+
+
+@pytest.mark.parametrize("name", [name for name, kind in CATALOG.items() if kind.level == "step"])
+async def test_an_event_about_a_step_names_it(name: str) -> None:
+    assert (await refuse(line(document(name, None)), "stepId")).facts == {"field": "stepId"}
+    await refuse(line(document(name, stepId="")), "stepId")
+    outcome = await offer(line(document(name, "load")))
+    assert isinstance(outcome, rw.Receipt) or outcome.code == "INVALID_TRANSITION"
+
+
+@pytest.mark.parametrize("name", ["SomethingNew", *(name for name, kind in CATALOG.items() if kind.level == "entity")])
+async def test_any_other_event_may_name_an_entity(name: str) -> None:
+    path = "load@2~3[4][0]/fetch@2"
+    assert (await accept(line(document(name, path)))).step_id == path
+    assert (await accept(line(document(name, None)))).step_id is None
+
+
+# Section 2.4: attempts
+
+
+@pytest.mark.parametrize("name", ["logicalAttemptId", "engineAttemptId"])
+@pytest.mark.parametrize("value", ["0", "-1", "2147483648", "9" * 30, "9" * 6000, "1.0", "1.5", "1e0", "true", '"1"'])
+async def test_an_attempt_is_a_whole_number_from_one_on(name: str, value: str) -> None:
+    text = json.dumps(document(**{name: 424242})).replace("424242", value)
+    await refuse(text.encode(), name)
+
+
+@pytest.mark.parametrize("name", ["logicalAttemptId", "engineAttemptId"])
+@pytest.mark.parametrize("value", [1, 10, 2**31 - 1])
+async def test_attempts_count_from_one_up(name: str, value: int) -> None:
+    record = await accept(line(document(**{name: value})))
+    assert value in (record.logical_attempt_id, record.engine_attempt_id)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1"])
+@pytest.mark.parametrize("name", ["attempt", "engine_attempt"])
+async def test_python_numbers_that_are_no_whole_numbers_are_refused_too(name: str, value: Any) -> None:
+    """`True` would be hashed as "True" and stored as 1: the key in the log would belong to no event."""
+    async with rw.open_log("memory://") as log:
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.append([rw.new_event("RunQueued", RUN, **{name: value})])
+        assert caught.value.code == "SCHEMA_VALIDATION_FAILED"
+        assert (await log.read_all()).records == []
+
+
+# Section 3.1: the bar
+
+
+@pytest.mark.parametrize("name", ["runId", "eventType", "planId", "planVersion", "stepId"])
+@pytest.mark.parametrize("value", ["|", "a|b", "|a", "a|"])
+async def test_the_bar_is_refused_where_it_would_blur_the_key(name: str, value: str) -> None:
+    refusal = await refuse(line(document(**{name: value})), name)
+    assert refusal.facts == {"field": name}
+
+
+@pytest.mark.parametrize("name", ["tenantId", "projectId", "environmentId", "emittedBy", "foreignEventId"])
+async def test_the_bar_is_an_ordinary_character_elsewhere(name: str) -> None:
+    await accept(line(document(**{name: "a|b"})))
+
+
+# Section 3.1: the key
+
+
+async def test_a_key_that_does_not_belong_to_the_event_is_refused_and_the_right_one_named() -> None:
+    right = document()["idempotencyKey"]
+    other = rw.idempotency_key("run-1", "load", 2, "SomethingNew", "orders", "3")
+    changed = ("0" if right[0] != "0" else "1") + right[1:]
+    for wrong in (other, changed, right.upper(), right[:-1], right + "0", f" {right}", "x" * 64):
+        refusal = await refuse(line(document(idempotencyKey=wrong)), right)
+        assert refusal.facts == {"field": "idempotencyKey"}
+        assert "run-1|load|1|SomethingNew|orders|3" in refusal.detail
+
+
+@pytest.mark.parametrize("name", ["tenantId", "projectId", "environmentId", "engineAttemptId"])
+async def test_a_key_over_more_than_the_six_fields_is_refused(name: str) -> None:
+    content = document()
+    values = [str(content[field]) for field in (*KEY_FIELDS, name)]
+    from hashlib import sha256
+
+    await refuse(line(document(idempotencyKey=sha256("|".join(values).encode()).hexdigest())), "idempotencyKey")
+
+
+# Section 4: two shapes, and a closed envelope
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("runSeq", 1),
+        ("persistedAt", "2026-01-31T08:00:00Z"),
+        ("hash", "0" * 64),
+        ("redacted", False),
+        ("engineRunRef", "temporal://a/b/c/d"),
+        ("status", "RUNNING"),
+        ("event_id", "5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d"),
+        ("raw_payload", {}),
+        ("rawPayload", {}),
+        ("EventId", "5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d"),
+        ("", 1),
+        ("x", None),
+    ],
+)
+async def test_a_field_that_the_envelope_does_not_have_is_refused(name: str, value: Any) -> None:
+    await refuse(line({**document(), name: value}), name)
+
+
+# Text that cannot be stored everywhere
+
+
+@pytest.mark.parametrize("name", FREE_TEXT)
+async def test_nul_is_refused_in_every_text(name: str) -> None:
+    for value in ("\0", "a\0b", "é\0"):
+        assert (await refuse(line(document(**{name: value})), name)).facts == {"field": name}
+
+
+@pytest.mark.parametrize("name", FREE_TEXT)
+@pytest.mark.parametrize("value", ["\ud800", "a\udfffb", "\udc00\ud800"])
+async def test_lone_surrogates_are_refused_in_every_text(name: str, value: str) -> None:
+    await refuse(line(document(**{name: value})))
+
+
+@pytest.mark.parametrize("name", ["run_id", "plan_id", "tenant_id", "step_id", "emitted_by"])
+async def test_lone_surrogates_are_refused_from_python_as_well(name: str) -> None:
+    good = rw.new_event("SomethingNew", RUN, step_id="load", emitted_by="me")
+    await refuse(msgspec.structs.replace(good, **{name: "a\ud800b"}), "surrogate")
+
+
+@pytest.mark.parametrize("name", FREE_TEXT)
+async def test_any_other_text_is_kept_as_it_is(name: str) -> None:
+    odd = " é e\u0301 \u00a0 \u200b \U00020bb7 \t\r\n \x01 \x7f \\ \" ' % ; -- "
+    record = await accept(line(document(**{name: odd})))
+    assert json.loads(msgspec.json.encode(record))[name] == odd
+
+
+@pytest.mark.parametrize(
+    ("name", "longest"), [*((name, MAX_ID_CHARS) for name in FREE_TEXT if name != "stepId"), ("stepId", MAX_STEP_CHARS)]
+)
+async def test_text_has_a_greatest_length(name: str, longest: int) -> None:
+    await accept(line(document(**{name: "é" * longest})))
+    assert (await refuse(line(document(**{name: "é" * (longest + 1)})), name)).facts == {"field": name}
+
+
+# What is no event at all
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b" ",
+        b"\n",
+        b"null",
+        b"true",
+        b"1",
+        b'"event"',
+        b"[]",
+        b"{}",
+        b"{",
+        b"}",
+        b"\xff\xfe{\x00}\x00",
+        b"\x00",
+        b"\x80",
+        b"not json",
+        b"{'runId': 'x'}",
+        b"<event/>",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 100_000,
+        b'"' + b"x" * 100_000,
+    ],
+    ids=lambda data: repr(data[:12]),
+)
+async def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    await refuse(data)
+
+
+async def test_a_line_holds_one_event_and_nothing_else() -> None:
+    good = line(document())
+    await refuse(good + good)
+    await refuse(good + b"x")
+    await refuse(b"[" + good + b"]")
+    await refuse(good[:-1])
+    await refuse(b"\xef\xbb\xbf" + good)  # a byte order mark
+    await refuse(good.replace(b"orders", b"or\xffers"))
+    await accept(b" \t\r\n" + good + b"\r\n")
+
+
+# Section 2.6: the payload
+
+
+@pytest.mark.parametrize("payload", ["[]", "[{}]", '"text"', "1", "1.5", "true", "false"])
+async def test_a_payload_is_an_object(payload: str) -> None:
+    for name in ("SomethingNew", "StepDelayed"):
+        assert (await refuse(line(document(name), payload), "payload")).facts == {"field": "payload"}
+
+
+async def test_a_payload_may_be_left_out_empty_or_null() -> None:
+    assert (await accept(line(document()))).payload is None
+    assert (await accept(line(document(), "null"))).payload is None
+    assert (await accept(line(document(), "{}"))).payload == {}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-", "01", "+1", ".5", "0x1"])
+async def test_numbers_that_json_or_the_machine_cannot_hold_are_refused(number: str) -> None:
+    await refuse(line(document(), f'{{"n": {number}}}'))
+    await refuse(line(document(), f'{{"n": [{{"m": {number}}}]}}'))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+async def test_python_numbers_that_are_not_finite_are_refused_not_turned_into_null(value: float) -> None:
+    for payload in ({"n": value}, {"n": [{"m": value}]}):
+        with pytest.raises(rw.RunwrightError) as caught:
+            rw.new_event("SomethingNew", RUN, payload=payload)
+        assert caught.value.code == "SCHEMA_VALIDATION_FAILED"
+
+
+@pytest.mark.parametrize("payload", [{"n": object()}, {"n": {1j}}, {"n": "\ud800"}, {"n": 2**70}])
+async def test_a_python_payload_is_written_or_refused_with_a_code(payload: dict[str, Any]) -> None:
+    try:
+        event = rw.new_event("SomethingNew", RUN, payload=payload)
+    except rw.RunwrightError as error:
+        assert error.code == "SCHEMA_VALIDATION_FAILED"
+    else:
+        assert (await accept(event)).payload == payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        r'{"a": "\u0000"}',
+        r'{"a": "x\u0000y"}',
+        r'{"\u0000": 1}',
+        r'{"a": [{"b": ["\u0000"]}]}',
+        r'{"a": "\ud800"}',
+        r'{"a": "\udc00\ud800"}',
+        r'{"\ud800": 1}',
+        r'{"a": [{"b": "\ud83d"}]}',
+        '{"a": "\0"}',
+        '{"a": "\n"}',
+    ],
+)
+@pytest.mark.parametrize("name", ["SomethingNew", "StepDelayed"])
+async def test_text_in_a_payload_is_text(name: str, payload: str) -> None:
+    await refuse(line(document(name), payload))
+
+
+async def test_a_backslash_before_u0000_is_only_a_backslash() -> None:
+    record = await accept(line(document(), r'{"path": "C:\\u0000"}'))
+    assert record.payload == {"path": r"C:\u0000"}
+
+
+@pytest.mark.parametrize("inner", ["1", '"x"', r'"\u0000"', r'"\ud800"'])
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("depth", [100, 400, 490, 600, 900, 990, 5_000, 100_000])
+async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: str, closing: str, inner: str) -> None:
+    data = line(document(), f'{{"deep": {opening * depth}{inner}{closing * depth}}}')
+    outcome = await offer(data)
+    if isinstance(outcome, rw.Refusal):
+        assert outcome.code == "SCHEMA_VALIDATION_FAILED"
+    else:
+        assert "\\u" not in inner
+    if depth == 100 and "\\u" not in inner:
+        assert isinstance(outcome, rw.Receipt)
+
+
+async def test_whole_numbers_of_any_sensible_size_are_kept() -> None:
+    record = await accept(line(document(), f'{{"n": {"9" * 300}, "m": -{"9" * 40}}}'))
+    assert record.payload == {"n": int("9" * 300), "m": -int("9" * 40)}
+    outcome = await offer(line(document(), f'{{"n": {"9" * 100_000}}}'))
+    assert isinstance(outcome, rw.Receipt) or outcome.code == "SCHEMA_VALIDATION_FAILED"
+
+
+async def test_a_payload_of_a_mebibyte_is_accepted_and_one_byte_more_is_not() -> None:
+    largest = f'{{"a": "{"x" * (MAX_PAYLOAD_BYTES - 9)}"}}'
+    assert len(largest) == MAX_PAYLOAD_BYTES == 2**20
+    assert len((await accept(line(document(), largest))).raw_payload) == 2**20
+    for more in (" " + largest[:-1] + " }", largest.replace("xx", "xxx", 1), largest.replace("x", "é", 1)):
+        refusal = await refuse(line(document(), more.strip()), "payload", code="PAYLOAD_TOO_LARGE")
+        assert "1,048,577" in refusal.detail
+        assert refusal.facts == {"field": "payload"}
+
+
+async def test_the_payloads_limit_can_be_set() -> None:
+    await refuse(line(document(), '{"a": "0123456789"}'), "payload", code="PAYLOAD_TOO_LARGE", payload_limit=18)
+    assert isinstance(await offer(line(document(), '{"a": "0123456789"}'), payload_limit=19), rw.Receipt)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "field"),
+    [
+        ("RunQueued", {"approvalRequired": "yes"}, "approvalRequired"),
+        ("RunQueued", {"queuePosition": 1.5}, "queuePosition"),
+        ("RunQueued", {"params": []}, "params"),
+        ("RunQueued", {"originRunId": 7}, "originRunId"),
+        ("RunApproved", {"approvedBy": {"name": "x"}}, "approvedBy"),
+        ("RunStarted", {"engineRunRef": 1}, "engineRunRef"),
+        ("RunStarted", {"engineRunRef": "x" * 1025}, "engineRunRef"),
+        ("RunStarted", {"engineRun": {"provider": "temporal"}}, "engineRun"),
+        ("RunStarted", {"engineRun": {"provider": "t", "workflowId": "w", "runId": "x" * 1025}}, "engineRun"),
+        ("RunStarted", {"planRef": {"uri": "s3://x"}}, "planRef"),
+        ("RunStarted", {"context": {"tenantId": 1}}, "context"),
+        ("RunStarted", {"degraded": 1}, "degraded"),
+        ("StepStarted", {"forcedBy": 1}, "forcedBy"),
+        ("StepCompleted", {"artifactRefs": {"uri": "x", "kind": "y"}}, "artifactRefs"),
+        ("StepCompleted", {"artifactRefs": [{"uri": "x"}]}, "artifactRefs"),
+        ("StepCompleted", {"artifactRefs": [{"uri": "x", "kind": "y", "sizeBytes": "3"}]}, "artifactRefs"),
+        ("StepCompleted", {"durationMs": "3"}, "durationMs"),
+        ("StepFailed", {"error": "it broke"}, "error"),
+        ("StepFailed", {"error": {"code": 500}}, "error.code"),
+        ("StepFailed", {"error": {"retryable": "no"}}, "error.retryable"),
+        ("StepSkipped", {"reasonCode": 3}, "reasonCode"),
+        ("StepRetryScheduled", {"attempt": "2"}, "attempt"),
+        ("PolicyAdmitEvaluated", {"allow": 1}, "allow"),
+        ("NextEvaluated", {"matched": {}}, "matched"),
+        ("LoopDone", {"done": "all"}, "done"),
+        ("SignalAccepted", {"signalId": 1}, "signalId"),
+        ("RunPaused", {"reason": ["x"]}, "reason"),
+        ("RunFailed", {"rootCause": "x"}, "rootCause"),
+        ("RunFailed", {"rootCause": {"stepId": 1}}, "rootCause"),
+        ("RunCompleted", {"artifactRefs": [1]}, "artifactRefs"),
+        ("RunArchived", {"uri": 1}, "uri"),
+    ],
+)
+async def test_a_known_field_of_a_payload_has_its_type(event_type: str, payload: dict[str, Any], field: str) -> None:
+    step_id = None if CATALOG[event_type].level == "run" else "load"
+    refusal = await refuse(line(document(event_type, step_id), json.dumps(payload)), f"payload.{field}")
+    assert event_type in refusal.detail
+    assert refusal.facts == {"field": "payload"}
+
+
+async def test_a_payload_is_judged_only_if_the_event_is_not_there_already() -> None:
+    """A retry of what is in the log must succeed, whatever it carries this time."""
+    async with rw.open_log("memory://") as log:
+        await log.ingest([line(document("RunQueued", None))])
+        (again,) = await log.ingest([line(document("RunQueued", None), '{"approvalRequired": "yes"}')])
+        assert again.status == "duplicate"
+        (again,) = await log.ingest([line(document("RunQueued", None), f'{{"a": "{"x" * 2**20}"}}')])
+        assert again.status == "duplicate"
+
+
+async def test_a_python_event_with_bytes_that_are_no_payload_is_refused() -> None:
+    good = rw.new_event("SomethingNew", RUN)
+    for raw in (b"{", b"[]", b"{}{}", b"\xff", b'{"a": NaN}', b"x", b" "):
+        await refuse(msgspec.structs.replace(good, raw_payload=msgspec.Raw(raw)), "payload")
+
+
+# Versions of payloads
+
+
+@pytest.mark.parametrize(("event_type", "version"), [("RunStarted", 3), ("RunQueued", 2), ("RunQueued", 2**40)])
+async def test_a_version_from_the_future_is_refused(event_type: str, version: int) -> None:
+    content = document(event_type, None, schemaVersion=version)
+    refusal = await refuse(
+        line(content), f"schemaVersion {CATALOG[event_type].schema_version}", "SCHEMA_VERSION_UNKNOWN"
+    )
+    assert refusal.facts == {"field": "schemaVersion"}
+
+
+@pytest.mark.parametrize("version", ["0", "-1", "9" * 30])
+async def test_a_version_that_cannot_be_is_refused_for_any_type(version: str) -> None:
+    for event_type in ("RunQueued", "SomethingNew"):
+        text = json.dumps(document(event_type, None, schemaVersion=424242)).replace("424242", version)
+        await refuse(text.encode(), "schemaVersion", "SCHEMA_VERSION_UNKNOWN")
+
+
+@pytest.mark.parametrize("version", ["1.0", "true", '"1"', "[]"])
+async def test_a_version_is_a_whole_number(version: str) -> None:
+    text = json.dumps(document(schemaVersion=424242)).replace("424242", version)
+    await refuse(text.encode(), "schemaVersion")
+
+
+async def test_an_event_that_says_no_version_is_of_the_newest() -> None:
+    assert (await accept(line(document("RunStarted", None)))).schema_version == 2
+    assert (await accept(line(document("RunQueued", None)))).schema_version == 1
+    assert (await accept(line(document("SomethingNew")))).schema_version == 1
+    assert (await accept(line(document("RunStarted", None, schemaVersion=1)))).schema_version == 1
+
+
+async def test_types_from_elsewhere_have_versions_of_their_own() -> None:
+    assert (await accept(line(document("SomethingNew", schemaVersion=17)))).schema_version == 17
