@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -40,6 +41,8 @@ def main(only: tuple[str, ...], quick: bool, json_file: Path | None) -> None:
             for row in measure(wanted, scale):
                 rows.append(row)
                 progress.print(f"{perf_counter() - start:5.0f} s  {row.target.name}: {row.verdict}", highlight=False)
+    with suppress(OSError):  # another benchmark may be under way there
+        _PLACE.rmdir()
     table.show(rows, facts, console)
     if json_file is not None:
         table.save(rows, facts, json_file)

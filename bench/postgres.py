@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
     try:
         server = _start()
     except Exception as reason:  # whatever is in the way, the other rows still count
+        if "postgres" in os.environ.get("RUNWRIGHT_REQUIRE", ""):
+            raise
         yield Row(target, skipped=f"no Postgres: {' '.join(str(reason).split())}")
         return
     try:

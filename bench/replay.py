@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import apsw
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 import runwright as rw
 
 from .fill import fill_run
+from .peer import Peer
 from .scale import Scale
 from .stopwatch import Stopwatch
 from .table import Round, Row
@@ -32,20 +33,26 @@ async def _measure(names: list[str], scale: Scale, folder: Path) -> list[Row]:
     count = scale.size(50_001, 20_001)  # the start of the run, then pairs
     path = folder / "runs.db"
     rows = [Row(TARGETS[name]) for name in names]
-    peer = _peer(folder / "peer.db", count) if "replay-peer" in names else None
-    async with rw.open_log(f"sqlite:///{path}") as log:
+    async with rw.open_log(f"sqlite:///{path}", write_budget=60) as log:
         await fill_run(log, RUN_ID, count)
+        references: dict[str, Reference] = {"replay-bare": Bare(path, count)}
+        if "replay-peer" in names:
+            references["replay-peer"] = Peer(folder / "peer.db", count)
         for _ in range(scale.rounds):
             for row in rows:
-                if row.target.name == "replay-bare":
-                    reference = count / _bare(path, count)
-                else:
-                    assert peer is not None
-                    reference = count / peer.replay()
-                row.rounds.append(Round(count / await _ours(log, count), reference))
-    if peer is not None:
-        peer.close()
+                reference = references[row.target.name].replay()
+                row.rounds.append(Round(count / await _ours(log, count), count / reference))
+        for one in references.values():
+            one.close()
     return rows
+
+
+class Reference(Protocol):
+    def replay(self) -> float:
+        """Seconds to bring the run from the disk to its state."""
+        ...
+
+    def close(self) -> None: ...
 
 
 async def _ours(log: rw.RunLog, count: int) -> float:
@@ -56,34 +63,52 @@ async def _ours(log: rw.RunLog, count: int) -> float:
     return watch.seconds
 
 
-def _bare(path: Path, count: int) -> float:
-    """Read the rows, decode the payloads, keep in a dict what became of each step: no checks, no types."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    decode = msgspec.json.Decoder().decode
-    with Stopwatch() as watch:
-        status, seen, steps = "PENDING", 0, dict[str, dict[str, Any]]()
-        for event_type, step_id, emitted_at, payload in connection.cursor().execute(
-            "SELECT event_type, step_id, emitted_at, payload FROM event"
-            " WHERE run_key = (SELECT run_key FROM run WHERE run_id = ?) ORDER BY run_seq",
+class Bare:
+    """Read what a fold needs of each row, decode the payload, keep the outcome in dicts: no checks, no types.
+
+    What is known in the end is what our snapshot knows of such a run.
+    """
+
+    def __init__(self, path: Path, count: int) -> None:
+        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._connection.cursor().execute("PRAGMA cache_size = -32768")  # as much as our readers have
+        self._count = count
+
+    def replay(self) -> float:
+        decode = msgspec.json.Decoder().decode
+        with Stopwatch() as watch:
+            run: dict[str, Any] = {"status": "PENDING", "lastEventSeq": 0, "running": 0, "completed": 0}
+            steps: dict[str, dict[str, Any]] = {}
+            for run_seq, event_type, _, step_id, engine_attempt, attempt, emitted_at, payload in self._rows():
+                run["lastEventSeq"] = run_seq
+                content: Any = {} if payload is None else decode(payload)
+                if event_type == "StepStarted":
+                    steps[step_id] = {
+                        "status": "RUNNING",
+                        "attempt": attempt,
+                        "engineAttempt": engine_attempt,
+                        "startedAt": emitted_at,
+                    }
+                    run["running"] += 1
+                elif event_type == "StepCompleted":
+                    step = steps[step_id]
+                    step["status"] = "SUCCESS"
+                    step["completedAt"] = emitted_at
+                    step["artifacts"] = content.get("artifactRefs")
+                    run["running"] -= 1
+                    run["completed"] += 1
+                elif event_type == "RunStarted":
+                    run["status"] = "RUNNING"
+                    run["startedAt"] = content.get("startedAt", emitted_at)
+        assert (run["lastEventSeq"], run["completed"], len(steps)) == (self._count, len(steps), self._count // 2)
+        return watch.seconds
+
+    def _rows(self) -> Any:
+        return self._connection.cursor().execute(
+            "SELECT run_seq, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, emitted_at,"
+            " payload FROM event WHERE run_key = (SELECT run_key FROM run WHERE run_id = ?) ORDER BY run_seq",
             (RUN_ID,),
-        ):
-            seen += 1
-            content: Any = None if payload is None else decode(payload)
-            if event_type == "StepStarted":
-                steps[step_id] = {"status": "RUNNING", "startedAt": emitted_at}
-            elif event_type == "StepCompleted":
-                step = steps[step_id]
-                step["status"] = "SUCCESS"
-                step["completedAt"] = emitted_at
-                step["artifacts"] = content.get("artifactRefs")
-            elif event_type == "RunStarted":
-                status = "RUNNING"
-    connection.close()
-    assert (status, seen, len(steps)) == ("RUNNING", count, count // 2)
-    return watch.seconds
+        )
 
-
-def _peer(path: Path, count: int) -> Any:
-    from .peer import Peer
-
-    return Peer(path, count)
+    def close(self) -> None:
+        self._connection.close()

@@ -7,6 +7,8 @@ everything but the one thing that the test is about; its key is computed to fit.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -307,8 +309,6 @@ async def test_a_key_that_does_not_belong_to_the_event_is_refused_and_the_right_
 async def test_a_key_over_more_than_the_six_fields_is_refused(name: str) -> None:
     content = document()
     values = [str(content[field]) for field in (*KEY_FIELDS, name)]
-    from hashlib import sha256
-
     await refuse(line(document(idempotencyKey=sha256("|".join(values).encode()).hexdigest())), "idempotencyKey")
 
 
@@ -493,6 +493,22 @@ async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: 
         assert "\\u" not in inner
     if depth == 100 and "\\u" not in inner:
         assert isinstance(outcome, rw.Receipt)
+
+
+@pytest.mark.parametrize("depth", [60, 200, 400, 600, 900, 960, 990, 1_500])
+async def test_how_deep_a_payload_may_be_does_not_depend_on_who_calls(depth: int) -> None:
+    """A refusal is a function of the log and the event, not of how much stack its sender has used."""
+    data = line(document(), f'{{"deep": {"[" * depth}{"]" * depth}}}')
+    assert await offer_code(data) == await from_further_down(400, lambda: offer_code(data))
+
+
+async def offer_code(data: bytes) -> str:
+    outcome = await offer(data)
+    return outcome.code if isinstance(outcome, rw.Refusal) else "appended"
+
+
+async def from_further_down(frames: int, call: Callable[[], Any]) -> Any:
+    return await from_further_down(frames - 1, call) if frames else await call()
 
 
 async def test_whole_numbers_of_any_sensible_size_are_kept() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
@@ -127,23 +128,30 @@ class Lane:
                 request.settle()
 
     async def _commit_group(self, units: list[Unit]) -> set[str]:
-        """Judge and commit; gives back the runs that were overtaken and must be judged again."""
+        """Judge and commit; gives back the runs that were overtaken and must be judged again.
+
+        What goes in is confirmed by the commit. A refusal on what is only remembered is not final either:
+        another process may have written since, so those runs are read and judged again.
+        """
         group = Group(units, self._tally)
-        await self._open_all(group)
+        remembered = await self._open_all(group)
         await self._answer(group)
         now = self._clock.now()
         changed = group.judge(now)
+        lost = {unit.run_id for unit in units if unit.run_id in remembered and _is_refused(unit)}
+        for run_id in lost:
+            self._open_runs.drop(run_id)
+        changed = [run for run in changed if run.run_id not in lost]
         if not changed:
-            return set()
+            return lost
         try:
             won = await self._store(group, changed, now)
         except Exception as error:
             for run in changed:
                 self._open_runs.drop(run.run_id)
             if is_conflict(error) or isinstance(error, _Overtaken):
-                return {run.run_id for run in changed}
+                return lost | {run.run_id for run in changed}
             raise
-        lost: set[str] = set()
         for number, run in enumerate(changed):
             if number in won:
                 run.run_key = won[number]
@@ -155,16 +163,19 @@ class Lane:
             self._told()
         return lost
 
-    async def _open_all(self, group: Group) -> None:
+    async def _open_all(self, group: Group) -> set[str]:
+        """Open the group's runs; gives back those that were open before."""
+        remembered: set[str] = set()
         missing: list[str] = []
         for run_id in group.run_ids():
             run = self._open_runs.get(run_id)
             if run is None:
                 missing.append(run_id)
             else:
+                remembered.add(run_id)
                 group.open(run)
         if not missing:
-            return
+            return remembered
         assert self._connection is not None
         rows = [run_row(row) for row in await self._connection.fetch(self._sql["find_runs"], missing)]
         runs = {row.run_key: await self._load(row) for row in rows}
@@ -182,6 +193,7 @@ class Lane:
         for run in runs.values():
             self._open_runs.put(run)
             group.open(run)
+        return remembered
 
     async def _load(self, row: RunRow) -> OpenRun:
         identity = row.identity
@@ -249,17 +261,21 @@ class Lane:
             *_columns(fresh, 20),
             *_columns(events, 17),
         ]
-        if not group.alerts:
+        stored = {run.run_id for run in changed}
+        alerts = [alert_row(alert, now) for alert in group.alerts if alert.run_id in stored]
+        if not alerts:
             rows = await self._connection.fetch(self._sql["append"], *arguments)
         else:
             async with self._connection.transaction():
                 rows = await self._connection.fetch(self._sql["append"], *arguments)
-                if len(rows) == len(changed):
-                    stored = [alert_row(alert, now) for alert in group.alerts]
-                    await self._connection.executemany(self._sql["insert_alert"], stored)
-                else:
+                if len(rows) < len(changed):
                     raise _Overtaken
+                await self._connection.executemany(self._sql["insert_alert"], alerts)
         return {row["n"]: row["run_key"] for row in rows}
+
+
+def _is_refused(unit: Unit) -> bool:
+    return any(isinstance(result, Refusal) for result in unit.results)
 
 
 class _Overtaken(Exception):

@@ -1,0 +1,122 @@
+"""Old payloads are brought to the newest shape on read; what is stored never changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from runwright.contract.catalog import CATALOG
+from runwright.contract.refs import EngineRun, parse_engine_run_ref
+from runwright.contract.upcasts import run_started_upcast_v1_v2, upcast
+
+RUN = rw.new_run("run-1", "orders")
+TEMPORAL = "temporal://default/interpreter-workflow/run_2026-02-11_abc123/f47ac10b"
+
+
+def started(version: int | None, payload: dict[str, Any] | None) -> rw.RunEventWrite:
+    event = rw.new_event("RunStarted", RUN, payload=payload)
+    return msgspec.structs.replace(event, schema_version=version)
+
+
+@pytest.mark.parametrize(
+    ("uri", "parts"),
+    [
+        (TEMPORAL, EngineRun("temporal", "run_2026-02-11_abc123", "f47ac10b", namespace="default")),
+        ("conductor://flow-1/exec-2", EngineRun("conductor", "flow-1", "exec-2")),
+        ("embedded://w/r", EngineRun("embedded", "w", "r")),
+    ],
+)
+def test_a_reference_as_text_is_taken_apart(uri: str, parts: EngineRun) -> None:
+    assert parse_engine_run_ref(uri) == parts
+    assert run_started_upcast_v1_v2({"engineRunRef": uri}) == {
+        "engineRunRef": uri,
+        "engineRun": msgspec.to_builtins(parts),
+    }
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "", "run-7", "://a/b", "temporal://a/b", "temporal://a/b/c", "temporal://a/b/c/d/e", "conductor://a",
+        "conductor://a/b/c", "conductor://a/", "conductor:///b", "temporal://a//c/d", "conductor://a/" + "x" * 1025,
+    ],
+)  # fmt: skip
+def test_a_reference_that_does_not_say_enough_is_left_as_it_is(uri: str) -> None:
+    assert parse_engine_run_ref(uri) is None
+    payload = {"engineRunRef": uri}
+    assert upcast("RunStarted", 1, payload) == payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"status": "RUNNING"},
+        {"engineRunRef": None},
+        {"engineRunRef": 7},
+        {"engineRunRef": TEMPORAL, "engineRun": {"provider": "p", "workflowId": "w", "runId": "r"}},
+        {"engineRunRef": TEMPORAL, "engineRun": None},
+    ],
+)
+def test_what_needs_no_upcast_is_untouched(payload: dict[str, Any]) -> None:
+    assert upcast("RunStarted", 1, payload) == payload
+
+
+def test_an_upcast_leaves_its_input_alone_and_keeps_other_keys() -> None:
+    payload = {"engineRunRef": TEMPORAL, "mine": {"a": [1]}}
+    before = copy.deepcopy(payload)
+    after = upcast("RunStarted", 1, payload)
+    assert payload == before
+    assert after["mine"] == {"a": [1]}
+    assert upcast("RunStarted", 2, after) == upcast("RunStarted", 1, after) == after
+
+
+def test_there_is_a_way_up_from_every_version_of_every_type() -> None:
+    for name, kind in CATALOG.items():
+        for version in range(1, kind.schema_version + 1):
+            assert upcast(name, version, {"x": 1})["x"] == 1
+    assert upcast("SomethingNew", 1, {"x": 1}) == upcast("SomethingNew", 9, {"x": 1}) == {"x": 1}
+
+
+async def test_a_first_version_is_stored_as_sent_and_read_as_the_newest() -> None:
+    raw = json.dumps({"engineRunRef": TEMPORAL, "status": "RUNNING"}).encode()
+    event = msgspec.structs.replace(started(1, None), raw_payload=msgspec.Raw(raw))
+    async with rw.open_log("memory://") as log:
+        await log.append([event])
+        (record,) = await log.read("run-1")
+        assert bytes(record.raw_payload) == raw
+        assert record.schema_version == 1
+        assert record.payload is not None
+        assert record.payload["engineRun"]["workflowId"] == "run_2026-02-11_abc123"
+        assert [finding async for finding in log.verify()] == []
+
+
+async def test_a_run_of_the_first_version_is_found_by_its_engines_ids() -> None:
+    async with rw.open_log("memory://") as log:
+        await log.append([started(1, {"engineRunRef": TEMPORAL})])
+        row = await log.find_engine_run("temporal", "run_2026-02-11_abc123", "f47ac10b")
+        assert row.identity.run_id == "run-1"
+        assert (await log.snapshot("run-1")).engine_run_ref == TEMPORAL
+
+
+async def test_the_newest_version_says_its_parts_itself() -> None:
+    async with rw.open_log("memory://") as log:
+        await log.append([started(None, {"engineRunRef": TEMPORAL})])
+        (record,) = await log.read("run-1")
+        assert record.payload == {"engineRunRef": TEMPORAL}
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.find_engine_run("temporal", "run_2026-02-11_abc123", "f47ac10b")
+        assert caught.value.code == "RUN_NOT_FOUND"
+
+
+async def test_an_old_payload_is_checked_in_the_shape_it_will_be_read_in() -> None:
+    async with rw.open_log("memory://") as log:
+        with pytest.raises(rw.AppendRefused) as caught:
+            await log.append([started(1, {"engineRunRef": 7})])
+        assert caught.value.code == "SCHEMA_VALIDATION_FAILED"
+        assert "engineRunRef" in caught.value.detail
