@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 
 MakeLog = Callable[..., rw.RunLog]
 

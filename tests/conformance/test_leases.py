@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 
 MakeLog = Callable[..., rw.RunLog]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 
 MakeLog = Callable[..., rw.RunLog]
 
@@ -125,7 +125,7 @@ async def test_a_run_can_be_seen_as_it_was(make_log: MakeLog, event: History) ->
         assert (await log.snapshot("run-1", at=middle)).last_event_seq == 3
         assert (await log.snapshot("run-1", at=datetime(2000, 1, 1, tzinfo=UTC))).last_event_seq == 0
         assert (await log.snapshot("run-1", at="2999-01-01T00:00:00Z")).status == "COMPLETED"
-        for wrong in (6, -1, "yesterday", datetime(2026, 1, 1)):  # noqa: DTZ001
+        for wrong in (6, -1, "yesterday", datetime(2026, 1, 1)):
             with pytest.raises(rw.RunwrightError) as caught:
                 await log.snapshot("run-1", at=wrong)
             assert caught.value.code == "INVALID_ARGUMENT"

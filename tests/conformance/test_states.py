@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 
 MakeLog = Callable[..., rw.RunLog]
 
@@ -160,7 +160,7 @@ async def test_old_payloads_are_read_in_their_newest_form_and_found_by_it(make_l
         assert record.schema_version == 1
         assert record.payload is not None
         assert record.payload["engineRun"]["workflowId"] == "wf-1"
-        assert b"engineRun\"" not in bytes(record.raw_payload)  # what is stored did not change
+        assert b'engineRun"' not in bytes(record.raw_payload)  # what is stored did not change
         found = await log.find_engine_run("temporal", "wf-1", "provider-run-7")
         assert found.identity.run_id == "run-1"
 

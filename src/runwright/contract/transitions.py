@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 
 class RunStatus(StrEnum):
     PENDING = "PENDING"
@@ -56,3 +58,12 @@ STEP_TRANSITIONS: dict[str, tuple[StepStatus, StepStatus, frozenset[RunStatus]]]
     "StepSkipped": (StepStatus.PENDING, StepStatus.SKIPPED, OPEN),
 }
 """Step-level type: from, to (both of one attempt), and the run's statuses it is legal in."""
+
+
+class InvalidTransition(msgspec.Struct, frozen=True, rename="camel"):
+    """Why an event may not happen now."""
+
+    attempted_event_type: str
+    expected_state: str
+    actual_state: str
+    detail: str

@@ -8,52 +8,18 @@ INCONSISTENT, and the caller is told, so that it can raise one alert per event.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
-from runwright.contract.paths import signal_path
-from runwright.contract.refs import ArtifactRef
 from runwright.contract.timestamps import is_utc
-from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, RunStatus, StepStatus
+from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
 from runwright.contract.upcasts import upcast
 
-from .state import RunState, StepCell, StepDetail
-
-_LONGEST_TEXT = 1000  # what the summary keeps of a message: it must stay small
-
-
-class InvalidTransition(msgspec.Struct, frozen=True, rename="camel"):
-    """Why an event may not happen now."""
-
-    attempted_event_type: str
-    expected_state: str
-    actual_state: str
-    detail: str
-
-
-class _StepEnd(payloads.Payload, frozen=True):
-    """What a fold wants of a step's end; the result itself is passed over unread."""
-
-    artifact_refs: list[ArtifactRef] | None = None
-    reason_code: str | None = None
-
-
-P = TypeVar("P", bound=msgspec.Struct)
-
-
-def _read(kind: type[P], event: FoldableEvent) -> P:
-    """The fields a fold needs. A payload from elsewhere that does not fit counts as an empty one."""
-    raw = event.raw_payload
-    data = b"" if raw is None else bytes(raw)
-    if not data:
-        return kind()
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return kind()
+from .reading import read_payload, shortened
+from .state import RunState
+from .steps import step_event
 
 
 def evolve(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
@@ -72,7 +38,7 @@ def transition(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
     """Apply the event where it is legal; otherwise leave the state as it was and say why."""
     event_type = event.event_type
     if event_type in STEP_TRANSITIONS:
-        return _step_event(state, event)
+        return step_event(state, event)
     if event_type in RUN_TRANSITIONS:
         return _run_event(state, event)
     beside = _BESIDE.get(event_type)
@@ -108,7 +74,7 @@ def _run_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
 
 
 def _queued(state: RunState, event: FoldableEvent) -> None:
-    payload = _read(payloads.RunQueued, event)
+    payload = read_payload(payloads.RunQueued, event)
     state.summary.approval_required = bool(payload.approval_required)
     state.summary.origin_run_id = payload.origin_run_id
 
@@ -129,7 +95,7 @@ def _started(state: RunState, event: FoldableEvent) -> None:
 
 
 def _read_run_started(event: FoldableEvent) -> payloads.RunStarted:
-    payload = _read(payloads.RunStarted, event)
+    payload = read_payload(payloads.RunStarted, event)
     if payload.engine_run is not None or payload.engine_run_ref is None:
         return payload
     older = {"engineRunRef": payload.engine_run_ref}
@@ -140,7 +106,7 @@ def _read_run_started(event: FoldableEvent) -> payloads.RunStarted:
 def _paused(state: RunState, event: FoldableEvent) -> None:
     state.summary.pauses += 1
     state.summary.drain_timed_out = False
-    state.summary.reason = _short(_read(payloads.RunSteered, event).reason)
+    state.summary.reason = shortened(read_payload(payloads.RunSteered, event).reason)
 
 
 def _resumed(state: RunState, _event: FoldableEvent) -> None:
@@ -149,19 +115,21 @@ def _resumed(state: RunState, _event: FoldableEvent) -> None:
 
 
 def _ended(state: RunState, event: FoldableEvent) -> None:
-    payload = _read(payloads.RunEnded, event)
+    payload = read_payload(payloads.RunEnded, event)
     summary = state.summary
     summary.completed_at = event.emitted_at
-    summary.reason = _short(payload.reason)
+    summary.reason = shortened(payload.reason)
     if state.details is not None:
         state.artifacts = tuple(payload.artifact_refs or ())
     if summary.status is not RunStatus.FAILED:
         return
     if payload.root_cause is not None:
         cause = payload.root_cause
-        summary.root_cause = payloads.RootCause(_short(cause.step_id), _short(cause.code), _short(cause.message))
+        summary.root_cause = payloads.RootCause(
+            shortened(cause.step_id), shortened(cause.code), shortened(cause.message)
+        )
     elif payload.error is not None:
-        summary.root_cause = payloads.RootCause(None, _short(payload.error.code), _short(payload.error.message))
+        summary.root_cause = payloads.RootCause(None, shortened(payload.error.code), shortened(payload.error.message))
     else:
         summary.root_cause = summary.last_failure
 
@@ -176,101 +144,6 @@ _RUN_EFFECTS: dict[str, Callable[[RunState, FoldableEvent], None]] = {
     "RunFailed": _ended,
     "RunCancelled": _ended,
 }
-
-
-# Step-level events
-
-
-def _step_event(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
-    if event.step_id is None:  # a foreign record; our own stores never hold one
-        return InvalidTransition(event.event_type, "stepId", "none", f"{event.event_type} without a stepId.")
-    summary = state.summary
-    attempt = event.logical_attempt_id
-    before, after, legal_in = STEP_TRANSITIONS[event.event_type]
-    cell = state.steps.get(event.step_id)
-    actual = StepStatus.PENDING if cell is None else cell.status_of(attempt)
-    if actual is after or (after is StepStatus.RUNNING and actual in (StepStatus.SUCCESS, StepStatus.FAILED)):
-        return None  # this very event took effect before
-    if summary.status not in legal_in:
-        expected = " or ".join(sorted(legal_in))
-        return _illegal_step(
-            event, expected, summary.status, f"needs a run that is {expected}; this run is {summary.status}"
-        )
-    if actual is not before:
-        return _illegal_step(event, before, actual, f"needs that attempt to be {before}; it is {actual}")
-    if before is StepStatus.PENDING and attempt > 1:
-        earlier = StepStatus.PENDING if cell is None else cell.status_of(attempt - 1)
-        if earlier is not StepStatus.FAILED and not _is_forced(state, event, earlier):
-            return _illegal_step(event, "FAILED", earlier, f"needs attempt {attempt - 1} to be FAILED; it is {earlier}")
-    _move_step(state, event, event.step_id, cell, after)
-    return None
-
-
-def _illegal_step(event: FoldableEvent, expected: str, actual: str, why: str) -> InvalidTransition:
-    detail = f"{event.event_type} of step {event.step_id!r} attempt {event.logical_attempt_id} {why}."
-    return InvalidTransition(event.event_type, str(expected), str(actual), detail)
-
-
-def _is_forced(state: RunState, event: FoldableEvent, earlier: StepStatus) -> bool:
-    """RETRY_STEP with force may follow any end, if the accepted signal that asked for it is in the log."""
-    if event.event_type != "StepStarted" or earlier not in (StepStatus.SUCCESS, StepStatus.SKIPPED):
-        return False
-    forced_by = _read(payloads.StepStarted, event).forced_by
-    return forced_by is not None and signal_path(forced_by) in state.signals
-
-
-def _move_step(state: RunState, event: FoldableEvent, step_id: str, cell: StepCell | None, after: StepStatus) -> None:
-    summary = state.summary
-    if cell is None:
-        cell = state.steps[step_id] = StepCell(event.logical_attempt_id, StepStatus.PENDING)
-        summary.total_steps += 1
-    else:
-        _count(state, cell.status, -1)
-        if event.logical_attempt_id != cell.attempt:
-            cell.past[cell.attempt] = cell.status
-            cell.attempt = event.logical_attempt_id
-    if cell.retry:
-        cell.retry = False
-        summary.retrying_steps -= 1
-    cell.status = after
-    _count(state, after, +1)
-    if after is StepStatus.FAILED:
-        _note_failure(state, event, step_id)
-    if state.details is not None:
-        _note_detail(state.details, event, step_id, after)
-
-
-def _count(state: RunState, status: StepStatus, change: int) -> None:
-    summary = state.summary
-    if status is StepStatus.RUNNING:
-        summary.running_steps += change
-    elif status is StepStatus.SUCCESS:
-        summary.completed_steps += change
-    elif status is StepStatus.FAILED:
-        summary.failed_steps += change
-    elif status is StepStatus.SKIPPED:
-        summary.skipped_steps += change
-
-
-def _note_failure(state: RunState, event: FoldableEvent, step_id: str) -> None:
-    error = _read(payloads.StepFailed, event).error
-    code, message = (None, None) if error is None else (error.code, error.message)
-    state.summary.last_failure = payloads.RootCause(_short(step_id), _short(code), _short(message))
-
-
-def _note_detail(details: dict[str, StepDetail], event: FoldableEvent, step_id: str, after: StepStatus) -> None:
-    if after is StepStatus.RUNNING or step_id not in details:
-        details[step_id] = StepDetail(event.engine_attempt_id)
-    detail = details[step_id]
-    detail.engine_attempt_id = event.engine_attempt_id
-    if after is StepStatus.RUNNING:
-        detail.started_at = event.emitted_at
-        return
-    end = _read(_StepEnd, event)
-    detail.completed_at = event.emitted_at
-    detail.artifacts = tuple(end.artifact_refs or ())
-    detail.reason_code = end.reason_code if after is StepStatus.SKIPPED else None
-    detail.error = _read(payloads.StepFailed, event).error if after is StepStatus.FAILED else None
 
 
 # Events beside the two machines
@@ -322,7 +195,3 @@ _BESIDE: dict[str, Callable[[RunState, FoldableEvent], None]] = {
     "ApprovalDenied": _approval_answered,
     "RunDrainTimedOut": _drain_timed_out,
 }
-
-
-def _short(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

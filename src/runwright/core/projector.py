@@ -14,9 +14,9 @@ import msgspec
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.timestamps import to_micros
-from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS
+from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition
 
-from .evolve import InvalidTransition, evolve
+from .evolve import evolve
 from .state import RunState, freeze
 
 LAG_ALERT_MICROS = 5_000_000

@@ -71,7 +71,7 @@ def _check_event(run: RunIdentity, part: bytes, previous: bytes | None, event: S
     )
     if key != event.idempotency_key:
         yield Finding(run.run_id, "CHANGED", "the idempotency key does not belong to this event", event.run_seq)
-    elif previous is not None and link(previous, part, event) != event.hash:
+    elif previous is not None and not _is_linked(previous, part, event):
         yield Finding(
             run.run_id, "CHANGED", "the event, or its place in the history, is not as appended", event.run_seq
         )
@@ -79,3 +79,10 @@ def _check_event(run: RunIdentity, part: bytes, previous: bytes | None, event: S
         yield Finding(run.run_id, "CHANGED", "an erased payload was filled in again", event.run_seq)
     elif event.payload_digest is not None:
         yield Finding(run.run_id, "REDACTED", "the payload was erased; its digest still fits the chain", event.run_seq)
+
+
+def _is_linked(previous: bytes, part: bytes, event: StoredEvent) -> bool:
+    try:
+        return link(previous, part, event) == event.hash
+    except (TypeError, AttributeError):
+        return False  # a column holds something of another type than was ever written

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-import msgspec
-
 from runwright.contract.clock import Clock, Ids
 from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -17,20 +15,19 @@ from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
-from runwright.core.evolve import evolve
 from runwright.core.state import RunState, freeze
 from runwright.core.verify import Finding, RunVerifier
 
 from .clock import SystemClock, SystemIds
+from .folding import fold_rows, summary_differs
 from .intake import Intake, Request
 from .judge import NOT_ATTEMPTED, Fence, Tally, Unit
 from .model import Holder, Lease, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .news import News
 from .openrun import encode_summary
-from .prepare import Prepared, prepare, record
+from .prepare import Prepared, prepare, record, run_id_in
 
 PAGE = 1000
-_PROMOTED = ("status", "provider", "workflow_id", "provider_run_id")
 
 
 class AppendRefused(RunwrightError):
@@ -283,7 +280,7 @@ class RunLog(ABC):
                 )
             until_seq = at
         elif at is not None:
-            until_time = _micros(at)
+            until_time = _moment(at)
         return freeze(row.identity, await self._fold(row, until_seq, until_time))
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
@@ -450,24 +447,6 @@ class RunLog(ABC):
         """Facts about the store for `doctor`."""
 
 
-def fold_rows(state: RunState, rows: Iterable[StoredEvent], until_seq: int | None, until_time: int | None) -> bool:
-    """Fold events up to a point; False once the point is passed."""
-    for event in rows:
-        if until_seq is not None and event.run_seq > until_seq:
-            return False
-        if until_time is not None and event.persisted_at > until_time:
-            return False
-        evolve(state, event)
-    return True
-
-
-def summary_differs(row: RunRow, summary: RunSummary) -> bool:
-    """Whether a run's row says anything else than the fold of its events."""
-    return row.summary_text != encode_summary(summary) or any(
-        getattr(row, column) != getattr(summary, column) for column in _PROMOTED
-    )
-
-
 def _receipts_or_raise(results: Sequence[Outcome]) -> list[Receipt]:
     receipts = [result for result in results if isinstance(result, Receipt)]
     if len(receipts) == len(results):
@@ -488,17 +467,7 @@ def _not_found(name: str) -> RunwrightError:
     )
 
 
-def run_id_in(line: bytes) -> str | None:
-    """The run that a refused line speaks of, as far as it can be told."""
-    try:
-        content = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    run_id: Any = content.get("runId") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return run_id if isinstance(run_id, str) else None
-
-
-def _micros(moment: str | datetime) -> int:
+def _moment(moment: str | datetime) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Give the time with its time zone, in UTC.")

@@ -18,9 +18,9 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
-from runwright.contract.transitions import Enforcement
+from runwright.contract.transitions import Enforcement, InvalidTransition
 from runwright.core.chain import StoredEvent, link, payload_digest
-from runwright.core.evolve import InvalidTransition, approval_ref, evolve, transition
+from runwright.core.evolve import approval_ref, evolve, transition
 from runwright.core.projector import invalid_transition_alert
 from runwright.core.state import StepCell
 

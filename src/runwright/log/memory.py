@@ -15,7 +15,8 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent, payload_digest
 
-from .base import RunLog, fold_rows
+from .base import RunLog
+from .folding import fold_rows
 from .intake import Request
 from .judge import Fence, Group
 from .leases import lease_lost, lives, run_owned, stale_fence

@@ -21,7 +21,7 @@ from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 
-from .base import fold_rows
+from .folding import fold_rows
 from .intake import Request
 from .judge import Group, Tally, Unit
 from .leases import lives

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from runwright.contract.catalog import CATALOG, schema_version_of
@@ -130,3 +132,13 @@ def record(run: RunIdentity, event: StoredEvent) -> RunEventRecord:
         redacted=event.payload_digest is not None,
         **fields,
     )
+
+
+def run_id_in(line: bytes) -> str | None:
+    """The run that a refused line speaks of, as far as it can be told."""
+    try:
+        content = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    run_id: Any = content.get("runId") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return run_id if isinstance(run_id, str) else None

@@ -18,7 +18,8 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent, payload_digest
 from runwright.core.state import RunState
 
-from .base import RunLog, fold_rows
+from .base import RunLog
+from .folding import fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, run_owned, stale_fence

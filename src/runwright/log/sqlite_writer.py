@@ -24,8 +24,8 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 
-from .base import fold_rows
 from .clock import SystemClock
+from .folding import fold_rows
 from .intake import Request
 from .judge import Group, Tally
 from .leases import lives

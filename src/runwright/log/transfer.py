@@ -13,10 +13,10 @@ from runwright.contract.events import Refusal, RunEventWrite, RunIdentity
 from runwright.contract.transitions import Enforcement
 from runwright.contract.v1 import V1Normaliser, is_before_v2
 
-from .base import RunLog, run_id_in
+from .base import RunLog
 from .judge import NOT_ATTEMPTED
 from .model import Outcome
-from .prepare import identity, known_run
+from .prepare import identity, known_run, run_id_in
 
 
 async def export_run(log: RunLog, run_id: str) -> AsyncIterator[bytes]:

@@ -21,13 +21,14 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
 FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT :limit;
 
 -- name: read_run
+-- The cast: somebody may have written text into the file with a tool of their own, and verify must get to say so.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
-       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash
 FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
 
 -- name: read_tail
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
-       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash, pos, run_key
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash, pos, run_key
 FROM event WHERE pos > ? ORDER BY pos LIMIT ?;
 
 -- name: run_identity

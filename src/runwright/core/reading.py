@@ -1,0 +1,30 @@
+"""What a fold reads of a payload, and how much of a text it keeps."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from runwright.contract.events import FoldableEvent
+
+LONGEST_TEXT = 1000
+"""What a summary keeps of a message: it must stay small, whatever producers write."""
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+def read_payload(kind: type[P], event: FoldableEvent) -> P:
+    """The fields a fold needs. A payload from elsewhere that does not fit counts as an empty one."""
+    raw = event.raw_payload
+    data = b"" if raw is None else bytes(raw)
+    if not data:
+        return kind()
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return kind()
+
+
+def shortened(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

@@ -1,0 +1,34 @@
+"""Folding stored events, and holding a run's row against the fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runwright.contract.snapshot import RunSummary
+from runwright.core.chain import StoredEvent
+from runwright.core.evolve import evolve
+from runwright.core.state import RunState
+
+from .model import RunRow
+from .openrun import encode_summary
+
+_PROMOTED = ("status", "provider", "workflow_id", "provider_run_id")
+"""Fields of the summary that have a column of their own, to be looked up by."""
+
+
+def fold_rows(state: RunState, rows: Iterable[StoredEvent], until_seq: int | None, until_time: int | None) -> bool:
+    """Fold events up to a point; False once the point is passed."""
+    for event in rows:
+        if until_seq is not None and event.run_seq > until_seq:
+            return False
+        if until_time is not None and event.persisted_at > until_time:
+            return False
+        evolve(state, event)
+    return True
+
+
+def summary_differs(row: RunRow, summary: RunSummary) -> bool:
+    """Whether a run's row says anything else than the fold of its events."""
+    return row.summary_text != encode_summary(summary) or any(
+        getattr(row, column) != getattr(summary, column) for column in _PROMOTED
+    )
