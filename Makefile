@@ -32,9 +32,9 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-# After a change of the catalogue: write the JSON Schemas into the package again.
+# After a change of the catalogue: write the JSON Schemas and the reference page again.
 schemas: $(VENV)/dev
-	$(BIN)/python scripts/write_schemas.py
+	$(BIN)/python scripts/write_reference.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import Postgres, have_or_skip
-
 import runwright as rw
+from servers import Postgres, have_or_skip
 
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))

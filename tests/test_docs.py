@@ -1,0 +1,88 @@
+"""The docs are true: their Python runs, their commands run and print what the page says, their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[pytest.ParameterSet]:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(BLOCK.finditer(page.read_text())):
+            if match[1] == language:
+                found.append(pytest.param(match[2], id=f"{page.name}-{number}"))
+    return found
+
+
+def general(line: str) -> str:
+    """A line without what differs from run to run: times of persisting, hashes, made-up keys."""
+    line = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+Z", "<time>", line)
+    return re.sub(r"\b[0-9a-f]{16}\b", "<hash>", line).rstrip()
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_the_python_on_the_page_runs(code: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readmes_python_prints_what_the_readme_says(tmp_path: Path) -> None:
+    languages = [(match[1], match[2]) for match in BLOCK.finditer((ROOT / "README.md").read_text())]
+    place = next(number for number, (language, _) in enumerate(languages) if language == "python")
+    code, expected = languages[place][1], languages[place + 1][1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == expected
+
+
+@pytest.mark.parametrize("session", blocks("console"))
+def test_the_commands_on_the_page_print_what_it_says(session: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
+    commands: list[tuple[str, list[str]]] = []
+    for line in session.splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        else:
+            commands[-1][1].append(line)
+    for command, expected in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**environment, "PATH": path}
+        )
+        assert done.stderr == ""
+        assert [general(line) for line in done.stdout.splitlines()] == [general(line) for line in expected], command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_on_the_page_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+
+
+@pytest.mark.slow
+def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    done = subprocess.run([sys.executable, "examples/demo.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DAMAGED  1 run, 22 events checked" in done.stdout
+    assert done.stdout.rstrip().endswith("| head -n 3")
+
+

@@ -1,0 +1,50 @@
+"""What users import is pinned here. A name leaves this list only with a word in the changelog."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import runwright as rw
+
+PUBLIC = {
+    "Alert", "AppendRefused", "Enforcement", "ErrorCode", "Fence", "Finding", "Holder", "Lease", "Receipt", "Refusal",
+    "RunEventRecord", "RunEventWrite", "RunFilter", "RunIdentity", "RunLog", "RunPage", "RunRow", "RunSnapshot",
+    "RunStatus", "RunSummary", "RunwrightError", "SnapshotProjector", "StepSnapshot", "StepStatus", "TailPage",
+    "__version__", "idempotency_key", "new_event", "new_run", "open_log",
+}  # fmt: skip
+
+LOG_METHODS = {
+    "acquire_lease", "alerts", "append", "claim_due", "claim_run", "close", "create_run", "events", "find_engine_run",
+    "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
+    "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
+    "verify", "wait_for_news",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(rw.__all__) == PUBLIC
+    assert set(dir(rw)) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(rw, name) is not None
+
+
+def test_the_logs_methods_are_these() -> None:
+    assert {name for name in dir(rw.RunLog) if not name.startswith("_")} == LOG_METHODS
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    assert not hasattr(rw, "nothing_of_the_kind")
+
+
+def test_importing_runwright_loads_nothing_heavy() -> None:
+    code = "import runwright, sys; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    for heavy in ("apsw", "asyncpg", "asyncio", "rich", "click", "cryptography", "msgspec"):
+        assert heavy not in loaded
+
+
+def test_the_error_codes_are_text() -> None:
+    error = rw.RunwrightError(rw.ErrorCode.RUN_NOT_FOUND, "no such run")
+    assert f"{error.code}" == "RUN_NOT_FOUND"
+    assert str(error) == "RUN_NOT_FOUND: no such run"
