@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -345,6 +346,32 @@ def test_a_reader_that_has_seen_enough_is_no_error(recorded: Shell) -> None:
     )
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == b""
+
+
+def test_text_from_a_log_cannot_take_over_the_terminal(runwright: Shell) -> None:
+    rude = History("rude\x1b]0;title\x07")
+    error = {"code": "X", "message": "two\nlines \x1b[31mred"}
+    stream = lines(*rude.started(), rude("StepStarted", "a\x1b[2J"), rude("StepFailed", "a\x1b[2J", error=error))
+    runwright("append", "-", stdin=stream)
+    for command in (["list"], ["show", "@last"], ["events", "@last"]):
+        text = runwright(*command)
+        assert "rude" in text or "red" in text
+        assert not set(text) & {"\x1b", "\x07"}
+
+
+def test_ctrl_c_ends_a_waiting_append_at_once(runwright: Shell) -> None:
+    command = [sys.executable, "-m", "runwright", "append", "-", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=runwright.folder, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(lines(*History("x").started()))
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert b"Traceback" not in process.stderr.read()
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["show"], ["list", "--limit", "0"], ["append"], ["key"]])

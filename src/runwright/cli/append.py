@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 import click
@@ -29,14 +31,8 @@ class Lines:
 
     async def batches(self) -> AsyncIterator[list[tuple[int, bytes]]]:
         """Lines with their numbers, as many at a time as have arrived. Blank ones are passed over."""
-        try:
-            descriptor = sys.stdin.fileno() if self._source == "-" else os.open(self._source, os.O_RDONLY)
-        except OSError as error:
-            raise RunwrightError(
-                ErrorCode.INVALID_ARGUMENT, f"{self._source} cannot be read: {error.strerror}."
-            ) from None
         rest, too_long = b"", False
-        while chunk := await asyncio.to_thread(os.read, descriptor, CHUNK):
+        async for chunk in self._chunks():
             *whole, rest = (rest + chunk).split(b"\n")
             if whole and too_long:
                 whole[0], too_long = b"", False  # the end of a line that was refused already
@@ -50,6 +46,33 @@ class Lines:
         if rest:
             yield self._numbered([rest])
 
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        """What can be read, when it can. A thread of its own reads, so that Ctrl-C need not wait for it."""
+        try:
+            descriptor = sys.stdin.fileno() if self._source == "-" else os.open(self._source, os.O_RDONLY)
+        except OSError as error:
+            raise _unreadable(self._source, error) from None
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[bytes | OSError]()
+        room = threading.Semaphore(4)
+
+        def pump() -> None:
+            more: bytes | OSError = b" "
+            while more and isinstance(more, bytes):
+                room.acquire()
+                try:
+                    more = os.read(descriptor, CHUNK)
+                except OSError as error:
+                    more = error
+                with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever wanted to know
+                    loop.call_soon_threadsafe(arrived.put_nowait, more)
+
+        threading.Thread(target=pump, daemon=True).start()
+        while chunk := await arrived.get():
+            if isinstance(chunk, OSError):
+                raise _unreadable(self._source, chunk)
+            yield chunk
+            room.release()
+
     def _numbered(self, lines: list[bytes]) -> list[tuple[int, bytes]]:
         start = self.number + 1
         self.number += len(lines)
@@ -57,6 +80,10 @@ class Lines:
         if start == 1 and stripped:
             stripped[0] = stripped[0].removeprefix(b"\xef\xbb\xbf")
         return [(start + offset, line) for offset, line in enumerate(stripped) if line]
+
+
+def _unreadable(source: str, error: OSError) -> RunwrightError:
+    return RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{source} cannot be read: {error.strerror}.")
 
 
 @command("append")

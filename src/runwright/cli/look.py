@@ -17,7 +17,7 @@ from runwright.contract.transitions import RunStatus
 from runwright.log.base import RunLog
 from runwright.log.model import RunFilter, RunRow
 
-from .render import between, clock_time, duration, heading, is_terminal, plural, status, table
+from .render import between, clock_time, duration, heading, is_terminal, plain, plural, status, table
 from .session import DONE, Session, command
 
 _SPAN = re.compile(r"(\d+)\s*(s|m|min|h|d)")
@@ -105,14 +105,14 @@ async def show_command(session: Session, run: str, at: str | None) -> int:
         return DONE
     _show_run(snapshot, row.last_seq)
     for alert in alerts:
-        click.echo(f"{click.style(f'{alert.severity} {alert.code}', fg='red', bold=True)} {alert.detail}")
+        click.echo(f"{click.style(f'{alert.severity} {alert.code}', fg='red', bold=True)} {plain(alert.detail)}")
     return DONE
 
 
 def _show_run(snapshot: RunSnapshot, last_seq: int) -> None:
     at = "" if snapshot.last_event_seq == last_seq else f"  (as of event {snapshot.last_event_seq} of {last_seq})"
     words = status(snapshot.status) + (f" {snapshot.substatus}" if snapshot.substatus else "")
-    click.echo(f"{heading(snapshot.run_id)}  {words}{at}")
+    click.echo(f"{heading(plain(snapshot.run_id))}  {words}{at}")
     facts = [
         f"plan {snapshot.plan_id} {snapshot.plan_version}",
         plural(snapshot.last_event_seq, "event"),
@@ -121,15 +121,15 @@ def _show_run(snapshot: RunSnapshot, last_seq: int) -> None:
         plural(snapshot.pauses, "pause") if snapshot.pauses else "",
         f"made from {snapshot.origin_run_id}" if snapshot.origin_run_id else "",
     ]
-    click.echo("  ".join(filter(None, facts)))
+    click.echo(plain("  ".join(filter(None, facts))))
     if snapshot.message:
         click.echo(snapshot.message)
     if snapshot.reason:
-        click.echo(f"reason: {snapshot.reason}")
+        click.echo(plain(f"reason: {snapshot.reason}"))
     if snapshot.root_cause is not None:
         cause = snapshot.root_cause
         where = f" in step {cause.step_id}" if cause.step_id else ""
-        click.echo(f"cause: {cause.code or 'unknown'}{where} {cause.message or ''}".rstrip())
+        click.echo(plain(f"cause: {cause.code or 'unknown'}{where} {cause.message or ''}".rstrip()))
     if snapshot.inconsistent:
         click.echo(status("INCONSISTENT") + " this log holds events that could not have happened; they changed nothing")
     if snapshot.steps:
@@ -170,11 +170,13 @@ async def events_command(session: Session, run: str, follow: bool, after: int, s
 def _timeline(record: RunEventRecord) -> str:
     """One event as a line: number, the producer's time, what, who, and the gist of its payload."""
     attempt = f"#{record.logical_attempt_id}" if record.logical_attempt_id > 1 else ""
-    name = f"{record.event_type:<20}"
+    name = plain(f"{record.event_type:<20}")
     if is_terminal():
         name = click.style(name, fg=_colour(record.event_type))
-    line = f"{record.run_seq:>5}  {clock_time(record.emitted_at)}  {name}  {(record.step_id or '') + attempt:<24}"
-    return f"{line}  {_gist(record)}".rstrip()
+    line = (
+        f"{record.run_seq:>5}  {clock_time(record.emitted_at)}  {name}  {plain((record.step_id or '') + attempt):<24}"
+    )
+    return f"{line}  {plain(_gist(record))}".rstrip()
 
 
 def _colour(event_type: str) -> str | None:

@@ -23,12 +23,21 @@ COLOURS = {
 }
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {9: " ", 10: " ", 13: " "}
+
+
+def plain(text: str) -> str:
+    """Text from a log, fit to be printed: what would move the cursor or change colours is spelled out."""
+    return text if text.isprintable() else text.translate(_CONTROLS)
+
+
 def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table, set for a terminal by rich, or in plain aligned columns for anything else."""
+    rows = [[plain(cell) for cell in row] for row in rows]
     if is_terminal():
         _rich_table(headings, rows)
         return
