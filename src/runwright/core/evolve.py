@@ -75,8 +75,9 @@ def _run_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
 
 def _queued(state: RunState, event: FoldableEvent) -> None:
     payload = read_payload(payloads.RunQueued, event)
-    state.summary.approval_required = bool(payload.approval_required)
-    state.summary.origin_run_id = payload.origin_run_id
+    if payload.approval_required:
+        state.summary.approval_required = True  # being queued again does not lift it
+    state.summary.origin_run_id = state.summary.origin_run_id or payload.origin_run_id
 
 
 def _no_effect(_state: RunState, _event: FoldableEvent) -> None: ...
@@ -119,7 +120,7 @@ def _ended(state: RunState, event: FoldableEvent) -> None:
     summary = state.summary
     summary.completed_at = event.emitted_at
     summary.reason = shortened(payload.reason)
-    if state.details is not None:
+    if state.detailed:
         state.artifacts = tuple(payload.artifact_refs or ())
     if summary.status is not RunStatus.FAILED:
         return
@@ -150,7 +151,7 @@ _RUN_EFFECTS: dict[str, Callable[[RunState, FoldableEvent], None]] = {
 
 
 def _signal_accepted(state: RunState, event: FoldableEvent) -> None:
-    if event.step_id is not None:
+    if event.step_id is not None and event.logical_attempt_id == 1:  # a signal is accepted once
         state.signals.add(event.step_id)
 
 

@@ -50,7 +50,7 @@ class SnapshotProjector:
         ordered = sorted((event for event in events if event.run_id == run_id), key=lambda event: event.run_seq)
         if not ordered:
             raise ValueError(f"no events of run {run_id!r}")
-        return self._fold(identity_of(ordered[0]), RunState.detailed(), ordered)
+        return self._fold(identity_of(ordered[0]), RunState(detailed=True), ordered)
 
     def incremental_project(self, snapshot: RunSnapshot, new_events: Sequence[RunEventRecord]) -> RunSnapshot:
         """A new snapshot: the old one plus these events. The old one is not touched.

@@ -26,5 +26,14 @@ def read_payload(kind: type[P], event: FoldableEvent) -> P:
         return kind()
 
 
+def may_name(event: FoldableEvent, *names: str) -> bool:
+    """Whether a payload can hold one of these fields. Spares decoding those that surely do not."""
+    raw = event.raw_payload
+    if raw is None:
+        return False
+    data = bytes(raw)
+    return b"\\u" in data or any(name.encode() in data for name in names)  # a name may be spelled with escapes
+
+
 def shortened(text: str | None) -> str | None:
     return text if text is None or len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

@@ -12,28 +12,30 @@ from runwright.contract.transitions import RunStatus, StepStatus
 
 
 class StepCell(msgspec.Struct):
-    """What it takes to judge the next event of a step: its newest attempt, and how earlier ones ended."""
+    """A step: its newest attempt, how earlier ones ended, and what people want to know of it."""
 
     attempt: int
     status: StepStatus
-    past: dict[int, StepStatus] = {}
+    past: dict[int, StepStatus] | None = None
     retry: bool = False  # a retry of the failed attempt is scheduled
-
-    def status_of(self, attempt: int) -> StepStatus:
-        if attempt == self.attempt:
-            return self.status
-        return self.past.get(attempt, StepStatus.PENDING)
-
-
-class StepDetail(msgspec.Struct):
-    """What people want to know of a step beyond its status."""
-
-    engine_attempt_id: int
+    engine_attempt_id: int = 1
     started_at: str | None = None
     completed_at: str | None = None
     artifacts: tuple[ArtifactRef, ...] = ()
     error: ErrorInfo | None = None
     reason_code: str | None = None
+
+    def status_of(self, attempt: int) -> StepStatus:
+        if attempt == self.attempt:
+            return self.status
+        return StepStatus.PENDING if self.past is None else self.past.get(attempt, StepStatus.PENDING)
+
+    def next_attempt(self, attempt: int) -> None:
+        """Put the attempt so far among the earlier ones."""
+        self.past = {**(self.past or {}), self.attempt: self.status}
+        self.attempt = attempt
+        self.started_at = self.completed_at = self.error = self.reason_code = None
+        self.artifacts = ()
 
 
 class RunState(msgspec.Struct):
@@ -50,11 +52,7 @@ class RunState(msgspec.Struct):
     signals: set[str] = set()  # paths of accepted signals
     approvals: dict[str, bool] = {}  # "path|attempt": True while nobody has answered
     artifacts: tuple[ArtifactRef, ...] = ()  # named by the run's end
-    details: dict[str, StepDetail] | None = None  # None: nobody will look at this state
-
-    @classmethod
-    def detailed(cls) -> RunState:
-        return cls(details={})
+    detailed: bool = False  # whether to keep what only people look at: artifacts, errors, reasons
 
 
 def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
@@ -75,8 +73,9 @@ def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
 
 def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> RunSnapshot:
     """The run as it stands, as a new object that never changes."""
+    assert state.detailed, "this state was not made to be looked at"
     summary = state.summary
-    steps = tuple(_freeze_step(state, step_id, cell) for step_id, cell in state.steps.items())
+    steps = tuple([_freeze_step(step_id, cell) for step_id, cell in state.steps.items()])
     artifacts: tuple[ArtifactRef, ...] = ()
     if summary.status is RunStatus.COMPLETED:
         gathered = dict.fromkeys(artifact for step in steps for artifact in step.artifacts)
@@ -116,19 +115,17 @@ def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> Ru
     )
 
 
-def _freeze_step(state: RunState, step_id: str, cell: StepCell) -> StepSnapshot:
-    assert state.details is not None, "only a detailed state can be frozen"
-    detail = state.details[step_id]
+def _freeze_step(step_id: str, cell: StepCell) -> StepSnapshot:
     return StepSnapshot(
-        step_id=step_id,
-        status=cell.status,
-        logical_attempt_id=cell.attempt,
-        engine_attempt_id=detail.engine_attempt_id,
-        started_at=detail.started_at,
-        completed_at=detail.completed_at,
-        artifacts=detail.artifacts,
-        error=detail.error,
-        reason_code=detail.reason_code,
-        retry_scheduled=cell.retry,
-        earlier_attempts=tuple(cell.past[attempt] for attempt in sorted(cell.past)),
+        step_id,
+        cell.status,
+        cell.attempt,
+        cell.engine_attempt_id,
+        cell.started_at,
+        cell.completed_at,
+        cell.artifacts,
+        cell.error,
+        cell.reason_code,
+        cell.retry,
+        () if cell.past is None else tuple(cell.past[attempt] for attempt in sorted(cell.past)),
     )

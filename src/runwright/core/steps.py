@@ -6,10 +6,11 @@ from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import signal_path
 from runwright.contract.refs import ArtifactRef
+from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, StepStatus
 
-from .reading import read_payload, shortened
-from .state import RunState, StepCell, StepDetail
+from .reading import may_name, read_payload, shortened
+from .state import RunState, StepCell
 
 
 class _StepEnd(payloads.Payload, frozen=True):
@@ -60,26 +61,31 @@ def _is_forced(state: RunState, event: FoldableEvent, earlier: StepStatus) -> bo
 def _move_step(state: RunState, event: FoldableEvent, step_id: str, cell: StepCell | None, after: StepStatus) -> None:
     summary = state.summary
     if cell is None:
-        cell = state.steps[step_id] = StepCell(event.logical_attempt_id, StepStatus.PENDING)
+        cell = state.steps[step_id] = StepCell(event.logical_attempt_id, after)
         summary.total_steps += 1
     else:
-        _count(state, cell.status, -1)
+        _count(summary, cell.status, -1)
+        if cell.retry:
+            cell.retry = False
+            summary.retrying_steps -= 1
         if event.logical_attempt_id != cell.attempt:
-            cell.past[cell.attempt] = cell.status
-            cell.attempt = event.logical_attempt_id
-    if cell.retry:
-        cell.retry = False
-        summary.retrying_steps -= 1
-    cell.status = after
-    _count(state, after, +1)
+            cell.next_attempt(event.logical_attempt_id)
+        cell.status = after
+    _count(summary, after, +1)
+    cell.engine_attempt_id = event.engine_attempt_id
+    if after is StepStatus.RUNNING:
+        cell.started_at = event.emitted_at
+        return
+    cell.completed_at = event.emitted_at
     if after is StepStatus.FAILED:
-        _note_failure(state, event, step_id)
-    if state.details is not None:
-        _note_detail(state.details, event, step_id, after)
+        _note_failure(state, event, step_id, cell)
+    if state.detailed and may_name(event, "artifactRefs", "reasonCode"):
+        end = read_payload(_StepEnd, event)
+        cell.artifacts = tuple(end.artifact_refs or ())
+        cell.reason_code = end.reason_code if after is StepStatus.SKIPPED else None
 
 
-def _count(state: RunState, status: StepStatus, change: int) -> None:
-    summary = state.summary
+def _count(summary: RunSummary, status: StepStatus, change: int) -> None:
     if status is StepStatus.RUNNING:
         summary.running_steps += change
     elif status is StepStatus.SUCCESS:
@@ -90,22 +96,9 @@ def _count(state: RunState, status: StepStatus, change: int) -> None:
         summary.skipped_steps += change
 
 
-def _note_failure(state: RunState, event: FoldableEvent, step_id: str) -> None:
+def _note_failure(state: RunState, event: FoldableEvent, step_id: str, cell: StepCell) -> None:
     error = read_payload(payloads.StepFailed, event).error
     code, message = (None, None) if error is None else (error.code, error.message)
     state.summary.last_failure = payloads.RootCause(shortened(step_id), shortened(code), shortened(message))
-
-
-def _note_detail(details: dict[str, StepDetail], event: FoldableEvent, step_id: str, after: StepStatus) -> None:
-    if after is StepStatus.RUNNING or step_id not in details:
-        details[step_id] = StepDetail(event.engine_attempt_id)
-    detail = details[step_id]
-    detail.engine_attempt_id = event.engine_attempt_id
-    if after is StepStatus.RUNNING:
-        detail.started_at = event.emitted_at
-        return
-    end = read_payload(_StepEnd, event)
-    detail.completed_at = event.emitted_at
-    detail.artifacts = tuple(end.artifact_refs or ())
-    detail.reason_code = end.reason_code if after is StepStatus.SKIPPED else None
-    detail.error = read_payload(payloads.StepFailed, event).error if after is StepStatus.FAILED else None
+    if state.detailed:
+        cell.error = error

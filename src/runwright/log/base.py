@@ -284,7 +284,7 @@ class RunLog(ABC):
         return freeze(row.identity, await self._fold(row, until_seq, until_time))
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
-        state = RunState.detailed()
+        state = RunState(detailed=True)
         after = 0
         while rows := await self._rows(row.run_key, after, PAGE):
             if not fold_rows(state, rows, until_seq, until_time):

@@ -308,10 +308,7 @@ class _Backup:
         for event in unit.events:
             step_id = event.stored.step_id
             if step_id is not None and step_id not in self._steps:
-                cell = state.steps.get(step_id)
-                self._steps[step_id] = (
-                    None if cell is None else StepCell(cell.attempt, cell.status, dict(cell.past), cell.retry)
-                )
+                self._steps[step_id] = copy.copy(state.steps.get(step_id))
             ref = approval_ref(event.stored)
             self._approvals[ref] = state.approvals.get(ref)
 

@@ -21,6 +21,7 @@ from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, Enforcement, StepStatus
 from runwright.core.chain import GENESIS, StoredEvent, run_part
 from runwright.core.evolve import approval_ref
+from runwright.core.reading import may_name, read_payload
 from runwright.core.state import RunState, StepCell
 
 from .prepare import Context, identity
@@ -200,7 +201,7 @@ class OpenRun:
             if status is None:
                 continue
             retry = status is StepStatus.FAILED and seqs.get("StepRetryScheduled", 0) > seqs["StepFailed"]
-            past = {} if cell is None else {**cell.past, cell.attempt: cell.status}
+            past = None if cell is None else {**(cell.past or {}), cell.attempt: cell.status}
             cell = StepCell(attempt, status, past, retry)
         if cell is None:
             return False
@@ -214,7 +215,7 @@ class OpenRun:
             return True
         cell = self.state.steps.get(event.step_id or "")
         attempt = event.logical_attempt_id
-        return cell is not None and (attempt in (cell.attempt, cell.attempt + 1) or attempt in cell.past)
+        return cell is not None and (attempt in (cell.attempt, cell.attempt + 1) or attempt in (cell.past or ()))
 
     def _key(self, step_id: str | None, attempt: int, event_type: str) -> bytes:
         run_id, _, _, _, plan_id, plan_version = self.context
@@ -244,13 +245,9 @@ def _entity_of(event: StoredEvent) -> list[tuple[int, tuple[str, ...]]]:
 
 def forcing_signal(event: StoredEvent) -> str | None:
     """The path of the signal that a forced start names."""
-    payload = event.raw_payload
-    if event.event_type != "StepStarted" or payload is None or b"forcedBy" not in payload:
+    if event.event_type != "StepStarted" or not may_name(event, "forcedBy"):
         return None
-    try:
-        forced_by = msgspec.json.decode(payload, type=StepStarted).forced_by
-    except msgspec.DecodeError:
-        return None
+    forced_by = read_payload(StepStarted, event).forced_by
     return None if forced_by is None else signal_path(forced_by)
 
 

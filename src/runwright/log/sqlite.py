@@ -139,7 +139,7 @@ class SqliteLog(RunLog):
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
         def fold(cursor: Cursor) -> RunState:
-            state = RunState.detailed()
+            state = RunState(detailed=True)
             rows = (StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], (row.run_key, 0, -1)))
             fold_rows(state, rows, until_seq, until_time)
             return state
