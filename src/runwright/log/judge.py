@@ -257,9 +257,9 @@ class Group:
         if run.enforcement is Enforcement.STRICT:
             recalled = not run.whole and run.recall_entity(stored, lambda key: self._seq_of(run, key))
             invalid = transition(run.state, stored)
+            if recalled:
+                run.doubt_step(stored, legal=invalid is None)
             if invalid is not None:
-                if recalled:
-                    del run.state.steps[stored.step_id or ""]
                 return _refusal(_illegal(invalid))
             run.state.summary.last_event_seq = stored.run_seq
         else:

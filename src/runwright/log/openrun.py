@@ -208,6 +208,12 @@ class OpenRun:
         self.state.steps[event.step_id or ""] = cell
         return True
 
+    def doubt_step(self, event: StoredEvent, *, legal: bool) -> None:
+        """Forget a step that was just brought in, unless the event proves that its attempt is the newest."""
+        cell = self.state.steps[event.step_id or ""]
+        if not legal or cell.attempt != event.logical_attempt_id:
+            del self.state.steps[event.step_id or ""]
+
     def _knows(self, event: StoredEvent) -> bool:
         if event.event_type in _APPROVALS:
             return approval_ref(event) in self.state.approvals
