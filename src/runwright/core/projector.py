@@ -63,14 +63,14 @@ class SnapshotProjector:
         ready: list[RunEventRecord] = []
         last = snapshot.last_event_seq
         for event in sorted(new_events, key=lambda event: event.run_seq):
-            if event.run_seq <= last:
+            if event.run_seq <= last or event.run_id != snapshot.run_id:
                 continue
             if self.detect_non_contiguous(last, event.run_seq):
                 self._raise_gap(identity, last, event.run_seq)
                 return self._fold(identity, state, ready, stale=True)
             ready.append(event)
             last = event.run_seq
-        return self._fold(identity, state, ready)
+        return self._fold(identity, state, ready, stale=snapshot.stale and not ready)
 
     @staticmethod
     def detect_non_contiguous(last_seq: int, next_seq: int) -> bool:

@@ -10,6 +10,8 @@ from runwright.contract.snapshot import RunSnapshot, RunSummary, StepSnapshot
 from runwright.contract.timestamps import millis_between
 from runwright.contract.transitions import RunStatus, StepStatus
 
+PENDING = StepStatus.PENDING
+
 
 class StepCell(msgspec.Struct):
     """A step: its newest attempt, how earlier ones ended, and what people want to know of it."""
@@ -28,7 +30,7 @@ class StepCell(msgspec.Struct):
     def status_of(self, attempt: int) -> StepStatus:
         if attempt == self.attempt:
             return self.status
-        return StepStatus.PENDING if self.past is None else self.past.get(attempt, StepStatus.PENDING)
+        return PENDING if self.past is None else self.past.get(attempt, PENDING)
 
     def next_attempt(self, attempt: int) -> None:
         """Put the attempt so far among the earlier ones."""

@@ -12,6 +12,8 @@ from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, 
 from .reading import may_name, read_payload, shortened
 from .state import RunState, StepCell
 
+PENDING, RUNNING, SUCCESS, FAILED, SKIPPED = StepStatus  # reached through the enum, each costs a look-up an event
+
 
 class _StepEnd(payloads.Payload, frozen=True):
     """What a fold wants of a step's end; the result itself is passed over unread."""
@@ -27,8 +29,8 @@ def step_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
     attempt = event.logical_attempt_id
     before, after, legal_in = STEP_TRANSITIONS[event.event_type]
     cell = state.steps.get(event.step_id)
-    actual = StepStatus.PENDING if cell is None else cell.status_of(attempt)
-    if actual is after or (after is StepStatus.RUNNING and actual in (StepStatus.SUCCESS, StepStatus.FAILED)):
+    actual = PENDING if cell is None else cell.status_of(attempt)
+    if actual is after or (after is RUNNING and actual in (SUCCESS, FAILED)):
         return None  # this very event took effect before
     if summary.status not in legal_in:
         expected = " or ".join(sorted(legal_in))
@@ -37,10 +39,10 @@ def step_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
         )
     if actual is not before:
         return _illegal_step(event, before, actual, f"needs that attempt to be {before}; it is {actual}")
-    if before is StepStatus.PENDING and attempt > 1:
-        earlier = StepStatus.PENDING if cell is None else cell.status_of(attempt - 1)
-        if earlier is not StepStatus.FAILED and not _is_forced(state, event, earlier):
-            return _illegal_step(event, "FAILED", earlier, f"needs attempt {attempt - 1} to be FAILED; it is {earlier}")
+    if before is PENDING and attempt > 1:
+        earlier = PENDING if cell is None else cell.status_of(attempt - 1)
+        if earlier is not FAILED and not _is_forced(state, event, earlier):
+            return _illegal_step(event, FAILED, earlier, f"needs attempt {attempt - 1} to be FAILED; it is {earlier}")
     _move_step(state, event, event.step_id, cell, after)
     return None
 
@@ -52,7 +54,7 @@ def _illegal_step(event: FoldableEvent, expected: str, actual: str, why: str) ->
 
 def _is_forced(state: RunState, event: FoldableEvent, earlier: StepStatus) -> bool:
     """RETRY_STEP with force may follow any end, if the accepted signal that asked for it is in the log."""
-    if event.event_type != "StepStarted" or earlier not in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+    if event.event_type != "StepStarted" or earlier not in (SUCCESS, SKIPPED):
         return False
     forced_by = read_payload(payloads.StepStarted, event).forced_by
     return forced_by is not None and signal_path(forced_by) in state.signals
@@ -73,26 +75,26 @@ def _move_step(state: RunState, event: FoldableEvent, step_id: str, cell: StepCe
         cell.status = after
     _count(summary, after, +1)
     cell.engine_attempt_id = event.engine_attempt_id
-    if after is StepStatus.RUNNING:
+    if after is RUNNING:
         cell.started_at = event.emitted_at
         return
     cell.completed_at = event.emitted_at
-    if after is StepStatus.FAILED:
+    if after is FAILED:
         _note_failure(state, event, step_id, cell)
     if state.detailed and may_name(event, "artifactRefs", "reasonCode"):
         end = read_payload(_StepEnd, event)
         cell.artifacts = tuple(end.artifact_refs or ())
-        cell.reason_code = end.reason_code if after is StepStatus.SKIPPED else None
+        cell.reason_code = end.reason_code if after is SKIPPED else None
 
 
 def _count(summary: RunSummary, status: StepStatus, change: int) -> None:
-    if status is StepStatus.RUNNING:
+    if status is RUNNING:
         summary.running_steps += change
-    elif status is StepStatus.SUCCESS:
+    elif status is SUCCESS:
         summary.completed_steps += change
-    elif status is StepStatus.FAILED:
+    elif status is FAILED:
         summary.failed_steps += change
-    elif status is StepStatus.SKIPPED:
+    elif status is SKIPPED:
         summary.skipped_steps += change
 
 

@@ -190,6 +190,7 @@ class OpenRun:
             self.state.signals.add(signal)
         if self._knows(event):
             return False
+        newest = self.state.steps.get(event.step_id or "")
         cell: StepCell | None = None
         for attempt, names in _entity_of(event):
             seqs = {name: seq for name in names if (seq := seq_of(self._key(event.step_id, attempt, name))) is not None}
@@ -199,6 +200,9 @@ class OpenRun:
                 return False
             status = next((status for name, status in _STEP_ENDS if name in seqs), None)
             if status is None:
+                continue
+            if newest is not None:  # known, but not how this earlier attempt of it ended
+                newest.past = {**(newest.past or {}), attempt: status}
                 continue
             retry = status is StepStatus.FAILED and seqs.get("StepRetryScheduled", 0) > seqs["StepFailed"]
             past = None if cell is None else {**(cell.past or {}), cell.attempt: cell.status}
@@ -217,9 +221,11 @@ class OpenRun:
     def _knows(self, event: StoredEvent) -> bool:
         if event.event_type in _APPROVALS:
             return approval_ref(event) in self.state.approvals
-        if event.event_type not in STEP_TRANSITIONS and event.event_type != "StepRetryScheduled":
-            return True
         cell = self.state.steps.get(event.step_id or "")
+        if event.event_type == "StepRetryScheduled":
+            return cell is not None  # it concerns the newest attempt or none
+        if event.event_type not in STEP_TRANSITIONS:
+            return True
         attempt = event.logical_attempt_id
         return cell is not None and (attempt in (cell.attempt, cell.attempt + 1) or attempt in (cell.past or ()))
 

@@ -19,7 +19,7 @@ from runwright.core.chain import StoredEvent, payload_digest
 from runwright.core.state import RunState
 
 from .base import RunLog
-from .folding import fold_rows
+from .folding import FoldRow, fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, run_owned, stale_fence
@@ -140,7 +140,7 @@ class SqliteLog(RunLog):
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
         def fold(cursor: Cursor) -> RunState:
             state = RunState(detailed=True)
-            rows = (StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], (row.run_key, 0, -1)))
+            rows = (FoldRow(*row) for row in cursor.execute(self._sql["read_fold"], (row.run_key,)))
             fold_rows(state, rows, until_seq, until_time)
             return state
 

@@ -26,6 +26,12 @@ SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash
 FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
 
+-- name: read_fold
+-- As much of a run's events as a fold looks at.
+SELECT run_seq, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, emitted_at, persisted_at,
+       CAST(payload AS BLOB)
+FROM event WHERE run_key = ? ORDER BY run_seq;
+
 -- name: read_tail
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash, pos, run_key
