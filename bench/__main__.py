@@ -7,8 +7,8 @@ Exits with 1 if any target is below its floor. NAME is a row's name or its begin
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -31,18 +31,15 @@ _MEASURES = (sqlite.measure, postgres.measure, replay.measure, growth.measure, s
 def main(only: tuple[str, ...], quick: bool, json_file: Path | None) -> None:
     wanted = _wanted(only)
     console, progress = _consoles()
-    _PLACE.mkdir(parents=True, exist_ok=True)
     rows: list[table.Row] = []
     start = perf_counter()
-    with TemporaryDirectory(dir=_PLACE) as folder:
-        facts = machine.facts(Path(folder))
-        scale = Scale(Path(folder), quick)
+    with _place() as folder:
+        facts = machine.facts(folder)
+        scale = Scale(folder, quick)
         for measure in _MEASURES:
             for row in measure(wanted, scale):
                 rows.append(row)
                 progress.print(f"{perf_counter() - start:5.0f} s  {row.target.name}: {row.verdict}", highlight=False)
-    with suppress(OSError):  # another benchmark may be under way there
-        _PLACE.rmdir()
     table.show(rows, facts, console)
     if json_file is not None:
         table.save(rows, facts, json_file)
@@ -55,6 +52,18 @@ def _wanted(only: Sequence[str]) -> list[str]:
     if not wanted:
         raise click.BadParameter(f"there are {', '.join(TARGETS)}", param_hint="--only")
     return wanted
+
+
+@contextmanager
+def _place() -> Iterator[Path]:
+    """A folder on the disk that the checkout is on, gone afterwards."""
+    _PLACE.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(dir=_PLACE) as folder:
+            yield Path(folder)
+    finally:
+        with suppress(OSError):  # another benchmark may be under way there
+            _PLACE.rmdir()
 
 
 def _consoles() -> tuple[Console, Console]:

@@ -43,8 +43,11 @@ async def _along_the_log(scale: Scale) -> Row:
             rw.open_log(f"sqlite:///{small_folder}/runs.db") as small,
             rw.open_log(f"sqlite:///{large_folder}/runs.db", write_budget=60) as large,
         ):
+            count = scale.size(1_000_000, 100_000)
             await _fill_around_probes(small, 0)
-            await _fill_around_probes(large, scale.size(1_000_000, 100_000))
+            await _fill_around_probes(large, count)
+            assert (await small.health())["events"] == _PROBES * _PROBE_EVENTS
+            assert (await large.health())["events"] == _PROBES * _PROBE_EVENTS + count
             await _wear_in(small)
             await _wear_in(large)
             for number in range(scale.rounds):

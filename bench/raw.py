@@ -76,6 +76,7 @@ def sqlite(path: Path, sample: Sample, rows_a_commit: int) -> float:
                 cursor.execute("BEGIN IMMEDIATE")
                 cursor.executemany(_SQLITE_INSERT, batch)
                 cursor.execute("COMMIT")
+    assert cursor.execute("SELECT count(*) FROM raw").fetchall() == [(sample.count,)]
     connection.close()
     return sample.count / watch.seconds
 
@@ -94,6 +95,7 @@ async def postgres(url: str, sample: Sample, rows_a_commit: int) -> float:
     with Stopwatch() as watch:
         for batch in batches:
             await insert.fetch(*batch)
+    assert await connection.fetchval("SELECT count(*) FROM raw") == sample.count
     await connection.close()
     return sample.count / watch.seconds
 

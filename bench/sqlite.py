@@ -1,4 +1,4 @@
-"""Appends to SQLite against raw inserts."""
+"""Appends to SQLite against raw inserts. In each round both sides begin with a file of their own that is new."""
 
 from __future__ import annotations
 

@@ -27,9 +27,15 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         if name == "start-help" and not _has_command_line():
             yield Row(TARGETS[name], skipped="there is no runwright.cli.main yet")
             continue
-        _start(arguments)  # compiles the modules
+        _check(name, arguments)
         rounds = scale.size(15, 7)
         yield Row(TARGETS[name], [_round(arguments) for _ in range(rounds)])
+
+
+def _check(name: str, arguments: tuple[str, ...]) -> None:
+    """Start it once untimed, which compiles the modules, and see that it does what it is measured for."""
+    done = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE)
+    assert (b"Usage:" in done.stdout) == (name == "start-help"), done.stdout
 
 
 def _round(arguments: tuple[str, ...]) -> Round:

@@ -40,7 +40,16 @@ def _row(name: str) -> str:
     kind = CATALOG[name]
     fields = [field.encode_name for field in msgspec.structs.fields(kind.payload)]
     drives = "yes" if kind.changes_state else ""
-    cells = (kind.name, kind.dotted, kind.level, kind.role, drives, kind.schema_version, kind.summary, ", ".join(fields))
+    cells = (
+        kind.name,
+        kind.dotted,
+        kind.level,
+        kind.role,
+        drives,
+        kind.schema_version,
+        kind.summary,
+        ", ".join(fields),
+    )
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
@@ -49,7 +58,6 @@ def main() -> None:
         old.unlink()
     for path, content in files().items():
         path.write_text(content)
-
 
 
 if __name__ == "__main__":

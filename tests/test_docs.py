@@ -84,5 +84,3 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DAMAGED  1 run, 22 events checked" in done.stdout
     assert done.stdout.rstrip().endswith("| head -n 3")
-
-

@@ -59,10 +59,19 @@ AGREED = """
 """
 ROWS = [tuple(line.split()) for line in AGREED.strip().splitlines()]
 
-LIFECYCLE = (
-    "RunQueued RunStarted StepStarted StepCompleted StepFailed StepSkipped "
-    "RunPaused RunResumed RunCompleted RunFailed RunCancelled"
-).split()
+LIFECYCLE = [
+    "RunQueued",
+    "RunStarted",
+    "StepStarted",
+    "StepCompleted",
+    "StepFailed",
+    "StepSkipped",
+    "RunPaused",
+    "RunResumed",
+    "RunCompleted",
+    "RunFailed",
+    "RunCancelled",
+]
 """The known types of RunEvents v2.0.1, section 1.2."""
 
 

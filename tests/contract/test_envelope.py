@@ -372,6 +372,12 @@ async def test_text_has_a_greatest_length(name: str, longest: int) -> None:
     assert (await refuse(line(document(**{name: "é" * (longest + 1)})), name)).facts == {"field": name}
 
 
+async def test_a_time_is_not_as_long_as_its_sender_likes() -> None:
+    """The run's row keeps the times of its start and end, and rows are small."""
+    await accept(line(document(emittedAt=f"2026-01-31T08:00:00.{'1' * 12}Z")))
+    await refuse(line(document(emittedAt=f"2026-01-31T08:00:00.{'1' * MAX_ID_CHARS}Z")), "emittedAt")
+
+
 # What is no event at all
 
 
@@ -483,7 +489,7 @@ async def test_a_backslash_before_u0000_is_only_a_backslash() -> None:
 
 @pytest.mark.parametrize("inner", ["1", '"x"', r'"\u0000"', r'"\ud800"'])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
-@pytest.mark.parametrize("depth", [100, 400, 490, 600, 900, 990, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [60, 200, 400, 490, 600, 900, 990, 5_000, 100_000])
 async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: str, closing: str, inner: str) -> None:
     data = line(document(), f'{{"deep": {opening * depth}{inner}{closing * depth}}}')
     outcome = await offer(data)
@@ -491,7 +497,7 @@ async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: 
         assert outcome.code == "SCHEMA_VALIDATION_FAILED"
     else:
         assert "\\u" not in inner
-    if depth == 100 and "\\u" not in inner:
+    if depth == 60 and "\\u" not in inner:
         assert isinstance(outcome, rw.Receipt)
 
 

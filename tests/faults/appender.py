@@ -3,6 +3,7 @@
     appender.py endless URL                     until it is killed
     appender.py some URL LENGTH PREFIX RUN...    events 1 to LENGTH of each run, then it ends
     appender.py reopen URL TIMES NAME            one event each time, in a log opened for it alone
+    appender.py make FOLDER TIMES NAME START     likewise, each in a new file; all who START then make it at once
 
 What comes next in a run follows from how far the log says it is. So a process that is started after a
 kill goes on where the last one stopped, a few events earlier: what was under way at the kill is then
@@ -15,6 +16,7 @@ import asyncio
 import itertools
 import os
 import sys
+import time
 
 from workers import die_with_parent
 
@@ -91,7 +93,14 @@ async def reopen(url: str, times: str, name: str) -> None:
             await append(log, [nth(rw.new_run(f"{name}-{number}", "orders"), 1)])
 
 
+async def make(folder: str, times: str, name: str, start: str) -> None:
+    for number in range(int(times)):
+        while time.time() < float(start) + number * 0.04:
+            pass
+        await reopen(f"sqlite:///{folder}/{number}.db", "1", name)
+
+
 if __name__ == "__main__":
     die_with_parent()
     mode, *arguments = sys.argv[1:]
-    asyncio.run({"endless": endless, "some": some, "reopen": reopen}[mode](*arguments))
+    asyncio.run({"endless": endless, "some": some, "reopen": reopen, "make": make}[mode](*arguments))

@@ -1,4 +1,4 @@
-"""Another process sits on the write lock of a SQLite file: appends wait, give up in time, and say what became of them."""
+"""Another process sits on the write lock of a SQLite file: appends wait, give up in time, and say how it ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import apsw
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,12 @@ async def test_closing_the_log_ends_an_append_that_waits(path: Path, event: Hist
 async def test_after_closing_every_call_says_so(path: Path, event: History) -> None:
     async with rw.open_log(f"sqlite:///{path}") as log:
         await log.append(event.started())
-    for call in (log.append([event("StepStarted", "a")]), log.read("run-1"), log.read_all(), log.health()):
+    for call in (
+        lambda: log.append([event("StepStarted", "a")]),
+        lambda: log.read("run-1"),
+        lambda: log.read_all(),
+        lambda: log.acquire_lease("me"),
+    ):
         with pytest.raises(rw.RunwrightError) as caught:
-            await call
+            await call()
         assert caught.value.code == "STORE_CLOSED"

@@ -26,24 +26,26 @@ LENGTH = 150
 async def run_appenders(url: str, orders: list[list[str]]) -> None:
     """Let appenders work side by side; none may fail or as much as complain."""
 
-    async def one(arguments: list[str]) -> None:
+    async def one(arguments: list[str]) -> tuple[int | None, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(workers.HERE / "appender.py"), *arguments),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
         _, complaints = await process.communicate()
-        assert (process.returncode, complaints.decode()) == (0, "")
+        return process.returncode, complaints.decode()
 
-    await asyncio.gather(*(one([order[0], url, *order[1:]]) for order in orders))
+    for status, complaints in await asyncio.gather(*(one([order[0], url, *order[1:]]) for order in orders)):
+        assert status == 0, complaints
+        assert not complaints
 
 
 async def tail(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
     found: list[rw.RunEventRecord] = []
-    async with aclosing(log.tail()) as records:
-        async for record, _ in records:
-            found.append(record)
-            if len(found) == count:
+    async with aclosing(log.tail()) as pages:
+        async for page in pages:
+            found += page.records
+            if len(found) >= count:
                 break
     return found
 
@@ -98,6 +100,27 @@ async def test_opening_and_closing_in_many_processes_never_finds_the_store_locke
     await run_appenders(durable_url, [["reopen", "25", f"p{number}"] for number in range(4)])
     async with rw.open_log(durable_url) as log:
         assert len((await log.list_runs(limit=200)).runs) == 100
+
+
+async def test_processes_that_make_a_sqlite_file_at_the_same_moment_agree_on_it(tmp_path: Path) -> None:
+    start = time.time() + 1
+    await run_appenders(str(tmp_path), [["make", "25", f"p{number}", str(start)] for number in range(4)])
+    for number in range(25):
+        async with rw.open_log(f"sqlite:///{tmp_path}/{number}.db") as log:
+            assert len((await log.list_runs()).runs) == 4
+
+
+async def test_a_store_that_others_write_to_is_found_to_be_in_order(durable_url: str) -> None:
+    """What is checked moves on while it is read; that is no damage."""
+    orders = [["some", "200", f"p{number}-", "run-1", f"run-{number}"] for number in (2, 3)]
+    async with rw.open_log(durable_url) as log:
+        writing = asyncio.create_task(run_appenders(durable_url, orders))
+        rounds = 0
+        while not writing.done() or rounds == 0:
+            assert [finding async for finding in log.verify()] == []
+            assert (await log.rebuild(check=True)).different == []
+            rounds += 1
+        await writing
 
 
 # What one process knows of a run is out of date as soon as another appends. Nobody may notice.

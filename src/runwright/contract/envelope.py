@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -17,8 +16,9 @@ from .upcasts import upcast
 MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_ID_CHARS = 512
 MAX_STEP_CHARS = 2048
+MAX_DEPTH = 256
+"""How deep a payload may be nested. Python's own limit would depend on who calls."""
 
-_UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _MAX_ATTEMPT = 2**31 - 1
 _DECODER = msgspec.json.Decoder(RunEventWrite)
 _DECODE_ANY = msgspec.json.Decoder()
@@ -59,17 +59,28 @@ def check_envelope(event: RunEventWrite) -> bytes:
     """
     _check_text("eventType", event.event_type, MAX_ID_CHARS, piped=True)
     _check_optional(event)
-    if _UUID4.fullmatch(event.event_id.lower()) is None:
+    if uuid4_bytes(event.event_id) is None:
         raise refused("eventId must be a UUID v4, such as uuid4() gives.", field="eventId")
     if not is_utc(event.emitted_at):
         raise refused("emittedAt must be an RFC 3339 time in UTC, such as 2026-01-31T08:00:00.000Z.", field="emittedAt")
-    if not 1 <= event.logical_attempt_id <= _MAX_ATTEMPT:
+    if type(event.logical_attempt_id) is not int or not 1 <= event.logical_attempt_id <= _MAX_ATTEMPT:
         raise refused("logicalAttemptId counts from 1.", field="logicalAttemptId")
-    if not 1 <= event.engine_attempt_id <= _MAX_ATTEMPT:
+    if type(event.engine_attempt_id) is not int or not 1 <= event.engine_attempt_id <= _MAX_ATTEMPT:
         raise refused(
             "engineAttemptId counts from 1; send 1 where the engine tells no attempts.", field="engineAttemptId"
         )
     return _check_key(event)
+
+
+def uuid4_bytes(text: str) -> bytes | None:
+    """The sixteen bytes of a UUID v4 in its usual form, or None where this is not one."""
+    if len(text) != 36 or not text[8] == text[13] == text[18] == text[23] == "-":
+        return None
+    try:
+        raw = bytes.fromhex(text.replace("-", ""))
+    except ValueError:
+        return None
+    return raw if len(raw) == 16 and raw[6] >> 4 == 4 and raw[8] >> 6 == 2 else None
 
 
 def check_identity(run: RunIdentity | RunEventWrite) -> None:
@@ -150,6 +161,8 @@ def check_payload(event: RunEventWrite, payload: bytes, limit: int = MAX_PAYLOAD
             ErrorCode.PAYLOAD_TOO_LARGE,
             field="payload",
         )
+    if _is_too_deep(payload):
+        raise refused(f"The payload is nested more than {MAX_DEPTH} deep.", field="payload")
     try:
         content = _DECODE_ANY.decode(payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -175,11 +188,34 @@ def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgsp
         raise refused(f"The payload does not fit {event_type}: {where}.", field="payload") from None
 
 
-def _holds_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(_holds_nul(key) or _holds_nul(item) for key, item in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, list):
-        return any(_holds_nul(item) for item in value)  # pyright: ignore[reportUnknownVariableType]
+def _is_too_deep(payload: bytes) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+        return False
+    depth, in_text, escaped = 0, False, False
+    for byte in payload:
+        if in_text:
+            in_text = escaped or byte != 0x22
+            escaped = byte == 0x5C and not escaped
+        elif byte == 0x22:
+            in_text = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif byte in b"]}":
+            depth -= 1
+    return False
+
+
+def _holds_nul(content: Any) -> bool:
+    waiting: list[Any] = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            if "\0" in value:
+                return True
+        elif isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        elif isinstance(value, list):
+            waiting += value
     return False

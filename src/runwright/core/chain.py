@@ -11,8 +11,8 @@ chain still holds.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -45,15 +45,8 @@ class StoredEvent(msgspec.Struct, gc=False):
     hash: bytes
 
 
-def pack(fields: Iterable[bytes | None]) -> bytes:
-    parts: list[bytes] = []
-    for field in fields:
-        if field is None:
-            parts.append(_ABSENT)
-        else:
-            parts.append(len(field).to_bytes(4, "big"))
-            parts.append(field)
-    return b"".join(parts)
+def pack(fields: Iterable[bytes]) -> bytes:
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
 
 def run_part(run: RunIdentity) -> bytes:
@@ -73,46 +66,44 @@ def link(previous: bytes, run: bytes, event: StoredEvent) -> bytes:
     digest = event.payload_digest
     if digest is None:
         digest = NO_DIGEST if event.raw_payload is None else sha256(event.raw_payload).digest()
-    numbers = b"%d,%d,%d,%d,%d" % (
-        event.run_seq,
-        event.schema_version,
-        event.engine_attempt_id,
-        event.logical_attempt_id,
-        event.persisted_at,
+    numbers = (
+        f"{event.run_seq},{event.schema_version},{event.engine_attempt_id},"
+        f"{event.logical_attempt_id},{event.persisted_at}"
     )
-    event_type, emitted_at = event.event_type.encode(), event.emitted_at.encode()
-    if event.step_id is None:
-        step_id, step_length = b"", _ABSENT_LENGTH
-    else:
-        step_id = event.step_id.encode()
-        step_length = len(step_id)
-    if event.emitted_by is event.foreign_event_id is event.traceparent is None:
-        rare = _THREE_ABSENT
-    else:
-        rare = pack(
-            None if t is None else t.encode() for t in (event.emitted_by, event.foreign_event_id, event.traceparent)
-        )
+    emitted_at = event.emitted_at.encode()
     return sha256(
-        b"%b%b%b%b%b%b%b%b%b%b%b%b%b"
-        % (
-            previous,
-            run,
-            _LENGTH(len(numbers)),
-            numbers,
-            _ID_LENGTH,
-            event.event_id,
-            _LENGTH(len(event_type)),
-            event_type,
-            _LENGTH(step_length),
-            step_id,
-            _KEY_LENGTH,
-            event.idempotency_key,
-            b"%b%b%b%b" % (_LENGTH(len(emitted_at)), emitted_at, rare, digest),
+        b"".join(
+            (
+                previous,
+                run,
+                _LENGTHS[len(numbers)],
+                numbers.encode(),
+                _LENGTHS[16],
+                event.event_id,
+                _sized(event.event_type),
+                _sized_once(event.step_id),
+                _LENGTHS[32],
+                event.idempotency_key,
+                len(emitted_at).to_bytes(4, "big"),
+                emitted_at,
+                _sized(event.emitted_by),
+                _sized(event.foreign_event_id),
+                _sized_once(event.traceparent),
+                digest,
+            )
         )
     ).digest()
 
 
-_LENGTH = struct.Struct(">I").pack
-_ABSENT_LENGTH = 0xFFFFFFFF
-_ID_LENGTH, _KEY_LENGTH = _LENGTH(16), _LENGTH(32)
-_THREE_ABSENT = _ABSENT * 3
+_LENGTHS = [length.to_bytes(4, "big") for length in range(128)]
+
+
+def _sized_once(text: str | None) -> bytes:
+    if text is None:
+        return _ABSENT
+    field = text.encode()
+    return len(field).to_bytes(4, "big") + field
+
+
+_sized = lru_cache(maxsize=1024)(_sized_once)
+"""For fields that few different values are seen of."""

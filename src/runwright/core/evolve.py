@@ -66,7 +66,7 @@ def _run_event(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
             str(summary.status),
             f"{event.event_type} needs a run that is {expected}; this run is {summary.status}.",
         )
-    state.applied.add(mark)
+    state.applied[mark] = None
     if leads_to is not None:
         summary.status = leads_to
     _RUN_EFFECTS[event.event_type](state, event)
@@ -152,7 +152,7 @@ _RUN_EFFECTS: dict[str, Callable[[RunState, FoldableEvent], None]] = {
 
 def _signal_accepted(state: RunState, event: FoldableEvent) -> None:
     if event.step_id is not None and event.logical_attempt_id == 1:  # a signal is accepted once
-        state.signals.add(event.step_id)
+        state.signals[event.step_id] = None
 
 
 def _retry_scheduled(state: RunState, event: FoldableEvent) -> None:
@@ -184,7 +184,7 @@ def approval_ref(event: FoldableEvent) -> str:
 def _drain_timed_out(state: RunState, event: FoldableEvent) -> None:
     mark = f"{event.event_type}|{event.logical_attempt_id}"
     if state.summary.status is RunStatus.PAUSED and mark not in state.applied:
-        state.applied.add(mark)
+        state.applied[mark] = None
         state.summary.drain_timed_out = True
 
 

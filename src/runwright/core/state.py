@@ -50,8 +50,9 @@ class RunState(msgspec.Struct):
 
     summary: RunSummary = msgspec.field(default_factory=RunSummary)
     steps: dict[str, StepCell] = {}
-    applied: set[str] = set()  # run-level events that took effect, as "type|attempt"
-    signals: set[str] = set()  # paths of accepted signals
+    # Sets, as dicts without values: those keep their order, so that the same events give the same bytes.
+    applied: dict[str, None] = {}  # run-level events that took effect, as "type|attempt"
+    signals: dict[str, None] = {}  # paths of accepted signals
     approvals: dict[str, bool] = {}  # "path|attempt": True while nobody has answered
     artifacts: tuple[ArtifactRef, ...] = ()  # named by the run's end
     detailed: bool = False  # whether to keep what only people look at: artifacts, errors, reasons

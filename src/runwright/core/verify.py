@@ -45,8 +45,9 @@ class RunVerifier:
             gone = f"event {last} was" if last == seq + 1 else f"events {seq + 1} to {last} were"
             yield Finding(run_id, "MISSING", f"{gone} removed from the history", seq + 1)
             self._previous = None  # what this event was chained to is gone
-        elif event.run_seq <= seq:
-            yield Finding(run_id, "INSERTED", f"event {event.run_seq} comes a second time", event.run_seq)
+        elif event.run_seq < 1:
+            yield Finding(run_id, "INSERTED", "an event stands before the first one", event.run_seq)
+            return
         yield from _check_event(self._run, self._part, self._previous, event)
         self._previous, self.seq = event.hash, event.run_seq
 

@@ -24,8 +24,8 @@ from .intake import Intake, Request
 from .judge import NOT_ATTEMPTED, Fence, Tally, Unit
 from .model import Holder, Lease, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .news import News
-from .openrun import encode_summary
 from .prepare import Prepared, prepare, record, run_id_in
+from .rows import guarded
 
 PAGE = 1000
 
@@ -128,6 +128,7 @@ class RunLog(ABC):
     ) -> list[Outcome]:
         blocked = set() if blocked is None else blocked
         results: list[Outcome | None] = [None] * len(events)
+        refused_at: dict[str, int] = {}
         places: dict[str, list[int]] = {}
         accepted: dict[str, list[Prepared]] = {}
         for place, item in enumerate(events):
@@ -139,6 +140,7 @@ class RunLog(ABC):
             results[place] = outcome
             if run_id is not None:
                 blocked.add(run_id)
+                refused_at[run_id] = place
         if atomic:
             for run_id in blocked & accepted.keys():
                 del accepted[run_id]
@@ -151,8 +153,10 @@ class RunLog(ABC):
         for unit in units:
             for place, result in zip(places[unit.run_id], unit.results, strict=True):
                 results[place] = result
-                if isinstance(result, Refusal):
-                    blocked.add(unit.run_id)
+            if any(isinstance(result, Refusal) for result in unit.results):
+                blocked.add(unit.run_id)
+                if not atomic and unit.run_id in refused_at:
+                    results[refused_at[unit.run_id]] = NOT_ATTEMPTED  # the store refused an earlier one
         return [NOT_ATTEMPTED if result is None else result for result in results]
 
     def _look_at(self, item: RunEventWrite | bytes, blocked: set[str]) -> tuple[str | None, Prepared | Refusal]:
@@ -182,14 +186,14 @@ class RunLog(ABC):
     async def read(self, run_id: str, after: int = 0, limit: int | None = None) -> list[RunEventRecord]:
         """Events of a run with runSeq beyond `after`, in order."""
         row = await self.find_run(run_id)
-        return [record(row.identity, event) for event in await self._rows(row.run_key, after, limit)]
+        return _records(row.identity, await self._rows(row.run_key, after, limit))
 
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """All events of a run so far, however many, a page at a time."""
         row = await self.find_run(run_id)
         while rows := await self._rows(row.run_key, after, PAGE):
-            for event in rows:
-                yield record(row.identity, event)
+            for item in _records(row.identity, rows):
+                yield item
             after = rows[-1].run_seq
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
@@ -198,26 +202,28 @@ class RunLog(ABC):
         while True:
             seen = self._news.count
             rows = await self._rows(row.run_key, after, PAGE)
-            for event in rows:
-                yield record(row.identity, event)
-                after = event.run_seq
+            for item in _records(row.identity, rows):
+                yield item
+                after = item.run_seq
             if not rows:
                 await self._news.wait(seen, 5.0)
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> TailPage:
         """Events of every run beyond the cursor: each run's in order, none lost, none twice."""
         found, positions = await self._tail(self._parse_cursor(after), limit)
-        return TailPage([record(run, event) for run, event in found], ".".join(map(str, positions)))
+        with guarded("The log"):
+            records = [record(run, event) for run, event in found]
+        return TailPage(records, ".".join(map(str, positions)))
 
-    async def tail(self, after: str | None = None) -> AsyncIterator[tuple[RunEventRecord, str]]:
-        """Events of every run, those to come included, each with the cursor that stands behind its page."""
+    async def tail(self, after: str | None = None) -> AsyncIterator[TailPage]:
+        """Events of every run, those to come included, in pages. Keep a page's cursor once you are done with it."""
         while True:
             seen = self._news.count
             page = await self.read_all(after)
-            for item in page.records:
-                yield item, page.cursor
             after = page.cursor
-            if not page.records:
+            if page.records:
+                yield page
+            else:
                 await self._news.wait(seen, 5.0)
 
     async def wait_for_news(self, timeout: float | None = None) -> bool:
@@ -281,7 +287,8 @@ class RunLog(ABC):
             until_seq = at
         elif at is not None:
             until_time = _moment(at)
-        return freeze(row.identity, await self._fold(row, until_seq, until_time))
+        with guarded(f"Run {run_id!r}"):
+            return freeze(row.identity, await self._fold(row, until_seq, until_time))
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
         state = RunState(detailed=True)
@@ -308,15 +315,17 @@ class RunLog(ABC):
 
     async def _verify_run(self, row: RunRow) -> AsyncIterator[Finding]:
         verifier = RunVerifier(row.identity)
+        after = -(2**62)  # also what was slipped in before the first event
         while True:
-            rows = await self._rows(row.run_key, verifier.seq, PAGE)
+            rows = await self._rows(row.run_key, after, PAGE)
             for event in rows:
+                after = event.run_seq
                 for finding in verifier.check(event):
                     yield finding
             if rows:
                 continue
             now = await self._find(row.identity.run_id)  # it may have grown while it was read
-            if now is None or now.last_seq <= verifier.seq or not await self._rows(row.run_key, verifier.seq, 1):
+            if now is None or now.last_seq <= verifier.seq or not await self._rows(row.run_key, after, 1):
                 break
         end = now or row
         for finding in verifier.finish(end.last_seq, end.head):
@@ -339,12 +348,13 @@ class RunLog(ABC):
         count = 0
         async for row in self._every_run():
             count += 1
-            summary = (await self._fold(row, row.last_seq, None)).summary
+            with guarded(f"Run {row.identity.run_id!r}"):
+                summary = (await self._fold(row, row.last_seq, None)).summary
             if not summary_differs(row, summary):
                 continue
             different.append(row.identity.run_id)
             if not check:
-                await self._save_summary(row, summary, encode_summary(summary))
+                await self._mend(row, summary)
         return RebuildReport(count, different)
 
     async def redact(self, run_id: str, run_seq: int) -> None:
@@ -356,9 +366,12 @@ class RunLog(ABC):
                 ErrorCode.INVALID_ARGUMENT, f"The run has events 1 to {row.last_seq}; there is no {run_seq}."
             )
         await self._erase(row, run_seq)
-        row = await self.find_run(run_id)
-        summary = (await self._fold(row, row.last_seq, None)).summary
-        await self._save_summary(row, summary, encode_summary(summary))
+
+    async def _mend(self, row: RunRow, summary: RunSummary) -> None:
+        """Write a run's summary; if the run has grown since it was folded, fold it again."""
+        while not await self._save_summary(row, summary):
+            row = await self.find_run(row.identity.run_id)
+            summary = (await self._fold(row, row.last_seq, None)).summary
 
     async def _every_run(self) -> AsyncIterator[RunRow]:
         before: int | None = None
@@ -406,7 +419,7 @@ class RunLog(ABC):
     @abstractmethod
     async def _orphans(self) -> list[int]: ...
     @abstractmethod
-    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None: ...
+    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool: ...
     @abstractmethod
     async def _erase(self, row: RunRow, run_seq: int) -> None: ...
 
@@ -445,6 +458,11 @@ class RunLog(ABC):
     @abstractmethod
     async def health(self) -> dict[str, Any]:
         """Facts about the store for `doctor`."""
+
+
+def _records(run: RunIdentity, events: Iterable[StoredEvent]) -> list[RunEventRecord]:
+    with guarded(f"Run {run.run_id!r}"):
+        return [record(run, event) for event in events]
 
 
 def _receipts_or_raise(results: Sequence[Outcome]) -> list[Receipt]:

@@ -8,29 +8,32 @@ from pathlib import Path
 from .model import Holder
 
 
-def _boot_id() -> str:
+def _host() -> str:
+    """Names this boot of this machine and this view of its processes: containers share the first, not the second."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{os.uname().nodename}"
+        return os.uname().nodename
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None where that cannot be told."""
+    """When a process started, in the kernel's ticks; None where there is none, or only its remains."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
 
 
 def this_process() -> Holder:
     pid = os.getpid()
-    return Holder(_boot_id(), pid, _start_time(pid) or "")
+    return Holder(_host(), pid, _start_time(pid) or "")
 
 
 def is_dead(holder: Holder | None) -> bool:
     """True only if that process provably no longer runs: same machine and boot, and no such process."""
-    if holder is None or not holder.started or holder.host != _boot_id():
+    if holder is None or not holder.started or holder.host != _host():
         return False
     return _start_time(holder.pid) != holder.started

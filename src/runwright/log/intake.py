@@ -19,13 +19,24 @@ from .judge import Unit
 class Request:
     """One append call: its units, and the future that its caller awaits."""
 
-    __slots__ = ("_begun", "_gate", "_open_units", "_withdrawn", "deadline", "error", "future", "units")
+    __slots__ = (
+        "_begun",
+        "_failed_units",
+        "_gate",
+        "_open_units",
+        "_withdrawn",
+        "deadline",
+        "error",
+        "future",
+        "units",
+    )
 
     def __init__(self, units: Sequence[Unit], future: asyncio.Future[None], deadline: float) -> None:
         self.units = units
         self.future = future
         self.deadline = deadline
         self.error: RunwrightError | None = None
+        self._failed_units = 0
         self._gate = threading.Lock()  # the store may be another thread
         self._begun = self._withdrawn = False
         self._open_units = len(units)
@@ -42,10 +53,18 @@ class Request:
             self._withdrawn = self._withdrawn or not self._begun
             return self._withdrawn
 
-    def unit_done(self) -> bool:
-        """Note that one unit has its results; True if it was the last."""
+    def unit_done(self, error: RunwrightError | None = None) -> None:
+        """Note that one unit has its results, or failed. With the last one the caller is woken, on its loop."""
         self._open_units -= 1
-        return self._open_units == 0
+        if error is not None:
+            self._failed_units += 1
+            if self.error is None or error.facts.get("outcome") == "unknown":
+                self.error = RunwrightError(error.code, error.detail, **error.facts)
+        if self._open_units:
+            return
+        if self.error is not None and self._failed_units < len(self.units):
+            self.error.facts["outcome"] = "unknown"  # a part of it went in
+        self.settle()
 
     def settle(self) -> None:
         """Wake the caller. Runs on the caller's loop."""

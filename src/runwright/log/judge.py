@@ -302,7 +302,7 @@ class _Backup:
         self._head, self._persisted_at = run.head, run.persisted_at
         state = run.state
         self._summary: RunSummary = copy.copy(state.summary)
-        self._applied, self._signals = set(state.applied), set(state.signals)
+        self._applied, self._signals = dict(state.applied), dict(state.signals)
         self._steps: dict[str, StepCell | None] = {}
         self._approvals: dict[str, bool | None] = {}
         for event in unit.events:

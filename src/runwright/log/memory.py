@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
@@ -85,7 +86,7 @@ class MemoryLog(RunLog):
     def _open_run(self, run: _Run) -> OpenRun:
         row = run.row
         open_run = OpenRun(_context(row.identity), row.enforcement)
-        open_run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        open_run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             open_run.state.summary = RunSummary()
             fold_rows(open_run.state, run.events, None, None)
@@ -105,7 +106,7 @@ class MemoryLog(RunLog):
                 identity(open_run.context),
                 open_run.enforcement,
                 open_run.persisted_at or self.clock.now(),
-                *(0, b"", 0, summary.status, "", None, None, None),
+                *(0, b"", 0, summary.status, "", summary, None, None, None, 0),
                 open_run.owner,
                 open_run.epoch,
                 None,
@@ -120,7 +121,7 @@ class MemoryLog(RunLog):
             self._order.append((run, event))
         row = run.row
         row.last_seq, row.head, row.persisted_at = summary.last_event_seq, open_run.head, open_run.persisted_at
-        _write_summary(row, summary, encode_summary(summary))
+        _write_summary(row, summary)
 
     # Reading
 
@@ -160,13 +161,15 @@ class MemoryLog(RunLog):
     async def _orphans(self) -> list[int]:
         return []
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
-        _write_summary(self._runs[row.identity.run_id].row, summary, text)
+    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+        _write_summary(self._runs[row.identity.run_id].row, summary)
+        return True
 
     async def _erase(self, row: RunRow, run_seq: int) -> None:
         event = self._runs[row.identity.run_id].events[run_seq - 1]
         event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
         event.raw_payload = None
+        await self._save_summary(row, (await self._fold(row, None, None)).summary)
 
     async def alerts(self, run_id: str | None = None) -> list[Alert]:
         return [alert for alert in self._alerts.values() if run_id is None or alert.run_id == run_id]
@@ -259,8 +262,9 @@ def _context(run: RunIdentity) -> Context:
     return (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
 
 
-def _write_summary(row: RunRow, summary: RunSummary, text: str) -> None:
-    row.summary_text, row.status = text, summary.status
+def _write_summary(row: RunRow, summary: RunSummary) -> None:
+    row.summary_text, row.status = encode_summary(summary), summary.status
+    row.summary = copy.copy(summary)
     row.provider, row.workflow_id, row.provider_run_id = summary.provider, summary.workflow_id, summary.provider_run_id
 
 

@@ -26,16 +26,14 @@ class RunRow(msgspec.Struct):
     persisted_at: int
     status: RunStatus
     summary_text: str
+    summary: RunSummary  # the same, decoded
     provider: str | None
     workflow_id: str | None
     provider_run_id: str | None
+    edition: int
     owner: str | None
     epoch: int | None
     wake_at: int | None
-
-    @property
-    def summary(self) -> RunSummary:
-        return msgspec.json.decode(self.summary_text, type=RunSummary)
 
     def to_json(self) -> dict[str, Any]:
         """A row of the run list: the folded summary and the run's constants, nothing operational."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,11 @@ def new_event(
 
 def _encode(payload: dict[str, Any]) -> bytes:
     try:
-        return msgspec.json.encode(payload)
-    except (TypeError, ValueError, OverflowError) as error:
+        encoded = msgspec.json.encode(payload)
+        if b"null" in encoded:  # it would write NaN so, and without a word
+            json.dumps(msgspec.to_builtins(payload), allow_nan=False)
+        return encoded
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RunwrightError(
             ErrorCode.SCHEMA_VALIDATION_FAILED, f"The payload cannot be written as JSON: {error}."
         ) from None

@@ -9,6 +9,7 @@ in the log does not mean that its event took effect.
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -24,6 +25,7 @@ from runwright.core.evolve import approval_ref
 from runwright.core.reading import may_name, read_payload
 from runwright.core.state import RunState, StepCell
 
+from .model import RunRow
 from .prepare import Context, identity
 
 INDEX_LIMIT = 512
@@ -57,6 +59,7 @@ class OpenRun:
     __slots__ = (
         "context",
         "early_ids",
+        "edition",
         "enforcement",
         "epoch",
         "exists",
@@ -86,6 +89,7 @@ class OpenRun:
         self.stored_status = ""
         self.head = GENESIS
         self.persisted_at = 0
+        self.edition = 0
         self.owner: str | None = None
         self.epoch: int | None = None
         self.keys: dict[bytes, int] | None = {}
@@ -102,28 +106,20 @@ class OpenRun:
     def seq(self) -> int:
         return self.state.summary.last_event_seq
 
-    def restore(
-        self,
-        run_key: int,
-        seq: int,
-        head: bytes,
-        persisted_at: int,
-        summary: str | bytes,
-        owner: str | None,
-        epoch: int | None,
-    ) -> None:
+    def restore(self, row: RunRow) -> None:
         """Take over what the run's row says. Which entities exist is then no longer known."""
         self.exists = True
-        self.run_key = run_key
-        self.state = RunState(summary=decode_summary(summary))
-        self.stored_seq = seq
+        self.run_key = row.run_key
+        self.state = RunState(summary=copy.copy(row.summary))
+        self.stored_seq = row.last_seq
         self.stored_status = self.state.summary.status
-        self.head = head
-        self.persisted_at = persisted_at
-        self.owner, self.epoch = owner, epoch
-        self.keys = None if seq else {}
+        self.head = row.head
+        self.persisted_at = row.persisted_at
+        self.edition = row.edition
+        self.owner, self.epoch = row.owner, row.epoch
+        self.keys = None if row.last_seq else {}
         self.ids = set()
-        self.whole = seq == 0
+        self.whole = row.last_seq == 0
 
     def index(self, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
         """Keep every key of the run in memory."""
@@ -187,7 +183,7 @@ class OpenRun:
         """Bring the event's entity into the state, from the keys that exist. True if a step was brought in."""
         signal = forcing_signal(event)
         if signal is not None and seq_of(self._key(signal, 1, "SignalAccepted")) is not None:
-            self.state.signals.add(signal)
+            self.state.signals[signal] = None
         if self._knows(event):
             return False
         newest = self.state.steps.get(event.step_id or "")
@@ -264,15 +260,10 @@ def forcing_signal(event: StoredEvent) -> str | None:
 
 
 _encode_summary = msgspec.json.Encoder().encode
-_decode_summary = msgspec.json.Decoder(RunSummary).decode
 
 
 def encode_summary(summary: RunSummary) -> str:
     return _encode_summary(summary).decode()
-
-
-def decode_summary(text: str | bytes) -> RunSummary:
-    return _decode_summary(text)
 
 
 class OpenRuns:

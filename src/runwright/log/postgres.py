@@ -13,12 +13,15 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent, payload_digest
+from runwright.core.state import RunState
 
 from .base import RunLog
+from .folding import fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, lives, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .openrun import encode_summary
 from .postgres_connect import Connection, coded_errors, connect, place, prepare_store
 from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
 from .queries import load_queries
@@ -162,15 +165,25 @@ class PostgresLog(RunLog):
 
     # Mending
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
-        promoted = (summary.status, summary.provider, summary.workflow_id, summary.provider_run_id)
-        await self._fetch("save_summary", text, *promoted, row.run_key, row.last_seq)
+    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+        saved = await self._fetch("save_summary", *_summary_columns(summary), row.run_key, row.last_seq)
         self._lane(row.identity.run_id).forget(row.identity.run_id)
+        return bool(saved)
 
     async def _erase(self, row: RunRow, run_seq: int) -> None:
-        event = (await self._rows(row.run_key, run_seq - 1, 1))[0]
-        digest = event.payload_digest or payload_digest(event.raw_payload)
-        await self._fetch("erase_payload", digest, row.run_key, run_seq)
+        with coded_errors(self._url, outcome="unknown"):
+            async with self._live_pool().acquire() as connection, connection.transaction():
+                last_seq = await connection.fetchval(self._sql["lock_run"], row.run_key)
+                rows = await connection.fetch(self._sql["read_run"], row.run_key, 0, last_seq)
+                events = [StoredEvent(*event) for event in rows]
+                event = events[run_seq - 1]
+                event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
+                event.raw_payload = None
+                await connection.execute(self._sql["erase_payload"], event.payload_digest, row.run_key, run_seq)
+                state = RunState()
+                fold_rows(state, events, None, None)
+                columns = _summary_columns(state.summary)
+                await connection.execute(self._sql["save_summary"], *columns, row.run_key, last_seq)
         self._lane(row.identity.run_id).forget(row.identity.run_id)
 
     async def alerts(self, run_id: str | None = None) -> list[Alert]:
@@ -249,3 +262,8 @@ class PostgresLog(RunLog):
     async def health(self) -> dict[str, Any]:
         runs, events, version = (await self._fetch("counts"))[0]
         return {"store": "postgres", "server": place(self._url), "version": version, "runs": runs, "events": events}
+
+
+def _summary_columns(summary: RunSummary) -> tuple[str | None, ...]:
+    engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+    return (encode_summary(summary), summary.status, *engine)

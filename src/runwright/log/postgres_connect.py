@@ -13,7 +13,13 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 
 from .queries import load_migrations
 
-LOST = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError)
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # raised when a connection goes away at a moment asyncpg did not expect
+    OSError,
+    TimeoutError,
+)
 _CONFLICT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _MIGRATION_LOCK = 0x52754E77
 
@@ -28,8 +34,19 @@ def is_conflict(error: BaseException) -> bool:
 
 def place(url: str) -> str:
     """The server and database of a URL, without the password."""
-    parts = urlsplit(url)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    except ValueError:
+        raise _unreadable_url() from None
+
+
+def _unreadable_url() -> RunwrightError:
+    return RunwrightError(
+        ErrorCode.STORE_URL_INVALID,
+        "This Postgres URL cannot be read. Write it as postgresql://user:password@host:port/database, "
+        "with characters such as / # @ in user and password as %2F %23 %40.",
+    )
 
 
 @contextmanager
@@ -72,8 +89,12 @@ def _error(code: ErrorCode, sentence: str, cause: BaseException, outcome: str) -
 
 
 async def connect(url: str) -> Connection:
+    place(url)
     settings = {"application_name": "runwright"}
-    return await asyncpg.connect(url, timeout=10, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        return await asyncpg.connect(url, timeout=10, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (ValueError, OverflowError):
+        raise _unreadable_url() from None  # what asyncpg says of it may show a part of the password
 
 
 async def prepare_store(connection: Connection, url: str) -> None:

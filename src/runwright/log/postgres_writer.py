@@ -73,6 +73,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._open_runs = OpenRuns()
         self._connection: Connection | None = None
+        self._under_way: list[tuple[Unit, Request]] = []
         self._task = asyncio.create_task(self._run())
 
     def put(self, unit: Unit, request: Request) -> None:
@@ -86,11 +87,10 @@ class Lane:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._connection is not None:
-            self._connection.terminate() if self._connection.is_closed() else await self._connection.close()
-        while self._queue:
-            _, request = self._queue.popleft()
-            request.error = RunwrightError(ErrorCode.STORE_CLOSED, "The log was closed before this was written.")
-            request.settle()
+            self._connection.terminate()
+        self._fail(self._under_way, _closed("Whether this was written is unknown.", "unknown"))
+        self._fail(list(self._queue), _closed("This was not written.", "withdrawn"))
+        self._queue.clear()
 
     async def _run(self) -> None:
         while True:
@@ -98,34 +98,36 @@ class Lane:
             self._wake.clear()
             while self._queue:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_GROUP))]
-                await self._write([(unit, request) for unit, request in batch if request.begin()])
+                self._under_way = [(unit, request) for unit, request in batch if request.begin()]
+                await self._write()
 
-    async def _write(self, batch: list[tuple[Unit, Request]]) -> None:
+    async def _write(self) -> None:
+        """Commit what is under way. Whatever goes wrong is told to those who wait for it."""
         outcome = "withdrawn"
         try:
-            while batch:
+            while self._under_way:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await connect(self._url)
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
-                lost = await self._commit_group([unit for unit, _ in batch])
-                self._settle([item for item in batch if item[0].run_id not in lost])
-                batch = [item for item in batch if item[0].run_id in lost]
+                lost = await self._commit_group([unit for unit, _ in self._under_way])
+                done = [item for item in self._under_way if item[0].run_id not in lost]
+                self._under_way = [item for item in self._under_way if item[0].run_id in lost]
+                for _, request in done:
+                    request.unit_done()
         except Exception as error:
+            self._open_runs.clear()
+            if self._connection is not None and isinstance(error, LOST):
+                self._connection.terminate()
             if not isinstance(error, RunwrightError):
                 logger.warning("An append group failed: %r", error)
                 error = translate(error, self._url, outcome)
-            self._open_runs.clear()
-            if self._connection is not None and isinstance(error.__cause__ or error, LOST):
-                self._connection.terminate()
-            for _, request in batch:
-                request.error = RunwrightError(error.code, error.detail, **error.facts)
-                request.settle()
+            self._fail(self._under_way, error)
+            self._under_way = []
 
-    def _settle(self, batch: list[tuple[Unit, Request]]) -> None:
-        for _, request in batch:
-            if request.unit_done():
-                request.settle()
+    def _fail(self, items: list[tuple[Unit, Request]], error: RunwrightError) -> None:
+        for _, request in items:
+            request.unit_done(error)
 
     async def _commit_group(self, units: list[Unit]) -> set[str]:
         """Judge and commit; gives back the runs that were overtaken and must be judged again.
@@ -206,7 +208,7 @@ class Lane:
             identity.plan_version,
         )
         run = OpenRun(context, row.enforcement)
-        run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             assert self._connection is not None
             run.state.summary = RunSummary()
@@ -243,7 +245,8 @@ class Lane:
             fold = (run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary))
             engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
             if run.exists:
-                known.append((number, shard, run.run_key, run.stored_seq, run.owner, run.epoch, *fold, *engine))
+                owner = (run.owner, run.epoch)
+                known.append((number, shard, run.run_key, run.stored_seq, *owner, *fold, *engine, run.edition))
             else:
                 created_at = run.persisted_at or now
                 run_id, *constants = run.context
@@ -254,12 +257,14 @@ class Lane:
                 place += 1
                 events.append((number, place, *_event_columns(event)))
             counts[shard] = place
+        *known_columns, editions = _columns(known, 15)
         arguments = [
             list(counts),
             list(counts.values()),
-            *_columns(known, 14),
+            *known_columns,
             *_columns(fresh, 20),
             *_columns(events, 17),
+            editions,
         ]
         stored = {run.run_id for run in changed}
         alerts = [alert_row(alert, now) for alert in group.alerts if alert.run_id in stored]
@@ -272,6 +277,10 @@ class Lane:
                     raise _Overtaken
                 await self._connection.executemany(self._sql["insert_alert"], alerts)
         return {row["n"]: row["run_key"] for row in rows}
+
+
+def _closed(sentence: str, outcome: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_CLOSED, f"The log was closed. {sentence}", outcome=outcome)
 
 
 def _is_refused(unit: Unit) -> bool:

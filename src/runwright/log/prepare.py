@@ -106,7 +106,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def record(run: RunIdentity, event: StoredEvent) -> RunEventRecord:
-    """The event as readers get it."""
+    """The event as readers get it. Raises one of rows.DAMAGE if it was never written by Runwright."""
     fields = {} if event.raw_payload is None else {"raw_payload": msgspec.Raw(event.raw_payload)}
     return RunEventRecord(
         event_id=uuid_text(event.event_id),

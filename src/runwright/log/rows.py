@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.snapshot import Alert
+from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, RunStatus
 
 from .model import Holder, LeaseRow, RunRow
 from .prepare import identity
 
+DAMAGE = (AttributeError, TypeError, ValueError, OverflowError, IndexError)
+"""What Python says of values that were never written by Runwright. (Bad UTF-8 and bad JSON are ValueErrors.)"""
+
+
+def damaged(what: str) -> RunwrightError:
+    return RunwrightError(
+        ErrorCode.STORE_CORRUPT, f"{what} holds values that Runwright never wrote. `runwright verify` tells which."
+    )
+
+
+@contextmanager
+def guarded(what: str) -> Generator[None]:
+    """Reading rows somebody may have damaged: nonsense in them becomes an error with a code."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise damaged(what) from error
+
 
 def run_row(row: Any) -> RunRow:
+    with guarded("A run's row"):
+        return _run_row(row)
+
+
+def _run_row(row: Any) -> RunRow:
     run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, *rest = row
     created_at, last_seq, head, persisted_at, status, *others = rest
-    run = identity((run_id, tenant_id, project_id, environment_id, plan_id, plan_version))
+    summary_text, *others = others
+    texts = (run_id, tenant_id, project_id, environment_id, plan_id, plan_version)
+    numbers = (run_key, created_at, last_seq, persisted_at)
+    if not (all(type(text) is str for text in texts) and all(type(number) is int for number in numbers)):
+        raise TypeError("a column holds another type than it should")
     return RunRow(
-        run_key, run, Enforcement(enforcement), created_at, last_seq, head, persisted_at, RunStatus(status), *others
+        run_key,
+        identity(texts),
+        Enforcement(enforcement),
+        created_at,
+        last_seq,
+        bytes(head),
+        persisted_at,
+        RunStatus(status),
+        summary_text,
+        _decode_summary(summary_text),
+        *others,
     )
+
+
+_decode_summary = msgspec.json.Decoder(RunSummary).decode
 
 
 def run_identity(row: Any) -> RunIdentity:
@@ -30,6 +73,11 @@ def run_identity(row: Any) -> RunIdentity:
 
 
 def alert_from(row: Any) -> Alert:
+    with guarded("An alert"):
+        return _alert_from(row)
+
+
+def _alert_from(row: Any) -> Alert:
     code, severity, run_id, subject, detail, facts, raised_at = row
     return Alert(
         code=code,

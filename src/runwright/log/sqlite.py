@@ -24,8 +24,9 @@ from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, run_owned, stale_fence
 from .model import Holder, Lease, RunFilter, RunRow
+from .openrun import encode_summary
 from .queries import load_queries
-from .rows import alert_from, run_identity, run_row
+from .rows import DAMAGE, alert_from, damaged, run_identity, run_row
 from .sqlite_connect import Cursor, coded_errors, connect, cursor_of, prepare_store, read_one
 from .sqlite_writer import Call, SqliteWriter
 
@@ -88,7 +89,10 @@ class SqliteLog(RunLog):
             if connection is None:
                 connection = self._readers.connection = connect(self.path, writer=False)
                 self._reader_connections.append(connection)
-            return work(cursor_of(connection))
+            try:
+                return work(cursor_of(connection))
+            except DAMAGE as error:
+                raise damaged(str(self.path)) from error
 
     async def _changed_elsewhere(self) -> bool:
         return await self._read(self._look_for_changes)
@@ -134,8 +138,15 @@ class SqliteLog(RunLog):
 
     async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         bindings = (run_key, after, -1 if limit is None else limit)
-        sql = self._sql["read_run"]
-        return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
+
+        def read(cursor: Cursor) -> list[StoredEvent]:
+            try:
+                return [StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], bindings)]
+            except UnicodeDecodeError:
+                rows = cursor.execute(self._sql["read_run_damaged"], bindings).fetchall()
+                return [_damaged_event(row) for row in rows]
+
+        return await self._read(read)
 
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
         def fold(cursor: Cursor) -> RunState:
@@ -180,22 +191,21 @@ class SqliteLog(RunLog):
 
     # Mending
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary, text: str) -> None:
-        promoted = (summary.status, summary.provider, summary.workflow_id, summary.provider_run_id)
-
-        def save(writer: SqliteWriter) -> None:
-            writer.execute("save_summary", (text, *promoted, row.run_key, row.last_seq))
-            writer.forget(row.identity.run_id)
-
-        await self._call(save)
+    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+        return await self._call(lambda writer: _save(writer, row, summary))
 
     async def _erase(self, row: RunRow, run_seq: int) -> None:
-        event = (await self._rows(row.run_key, run_seq - 1, 1))[0]
-        digest = event.payload_digest or payload_digest(event.raw_payload)
-
         def erase(writer: SqliteWriter) -> None:
-            writer.execute("erase_payload", (digest, row.run_key, run_seq))
-            writer.forget(row.identity.run_id)
+            now = writer.find_run(row.identity.run_id)
+            assert now is not None, "runs are never removed"
+            events = writer.read_all(row.run_key)
+            event = events[run_seq - 1]
+            event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
+            event.raw_payload = None
+            writer.execute("erase_payload", (event.payload_digest, row.run_key, run_seq))
+            state = RunState()
+            fold_rows(state, events, None, None)
+            _save(writer, now, state.summary)
 
         await self._call(erase)
 
@@ -291,6 +301,22 @@ class SqliteLog(RunLog):
             "events": events,
             "bytes": self.path.stat().st_size,
         }
+
+
+def _damaged_event(row: Any) -> StoredEvent:
+    """An event whose text may be broken, so that verify can name it: what is broken will not fit its hash."""
+    fields: list[Any] = list(row)
+    for place in (2, 4, 8, 10, 11, 12):  # the columns of text
+        if fields[place] is not None:
+            fields[place] = fields[place].decode(errors="replace")
+    return StoredEvent(*fields)
+
+
+def _save(writer: SqliteWriter, row: RunRow, summary: RunSummary) -> bool:
+    promoted = (summary.status, summary.provider, summary.workflow_id, summary.provider_run_id)
+    saved = writer.execute("save_summary", (encode_summary(summary), *promoted, row.run_key, row.last_seq)).fetchall()
+    writer.forget(row.identity.run_id)
+    return bool(saved)
 
 
 def _check_lease(writer: SqliteWriter, lease: Lease) -> None:

@@ -76,12 +76,14 @@ def translate(error: apsw.Error, path: Path) -> RunwrightError:
 def connect(path: Path, *, writer: bool) -> apsw.Connection:
     """A connection with the settings that the log's promises rest on."""
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(0 if writer else 5000)
+    connection.set_busy_timeout(5000)
     cursor = cursor_of(connection)
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA cache_size = -32768")
     cursor.execute("PRAGMA temp_store = MEMORY")
-    if not writer:
+    if writer:
+        connection.set_busy_timeout(0)  # it has its own, more patient way to wait
+    else:
         cursor.execute("PRAGMA query_only = ON")
         connection.wal_autocheckpoint(0)  # only the writer checkpoints
     return connection
@@ -108,7 +110,9 @@ def prepare_store(path: Path) -> None:
 def _migrate(connection: apsw.Connection, path: Path) -> None:
     migrations = load_migrations("sqlite")
     cursor = cursor_of(connection)
+    cursor.execute("BEGIN")  # what is read now must be of one moment: another process may be making the file
     version = schema_version(connection, path)
+    cursor.execute("COMMIT")
     if version > len(migrations):
         raise RunwrightError(
             ErrorCode.STORE_TOO_NEW,

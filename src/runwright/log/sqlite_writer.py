@@ -32,7 +32,7 @@ from .leases import lives
 from .model import LeaseRow, RunRow
 from .openrun import INDEX_LIMIT, Found, OpenRun, OpenRuns, encode_summary
 from .queries import load_queries
-from .rows import alert_row, lease_row, run_row
+from .rows import DAMAGE, alert_row, damaged, lease_row, run_row
 from .sqlite_connect import Cursor, connect, cursor_of, translate
 
 logger = logging.getLogger("runwright.log")
@@ -130,12 +130,13 @@ class SqliteWriter:
         except apsw.Error as error:
             self._roll_back()
             self._fail(requests, translate(error, self._path))
+        except RunwrightError as error:
+            self._roll_back()
+            self._fail(requests, error)
         except Exception as error:
             logger.exception("The writer failed; the appends of this group were rolled back")
             self._roll_back()
-            self._fail(
-                requests, RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The append failed inside Runwright: {error!r}.")
-            )
+            self._fail(requests, damaged(str(self._path)) if isinstance(error, DAMAGE) else _bug(error))
         else:
             self._on_loop(self._wake, taken, wrote)
         if later is not None:
@@ -204,7 +205,7 @@ class SqliteWriter:
         row = self.find_run(run_id)
         if row is None:
             return None
-        if run is None or run.stored_seq != row.last_seq:
+        if run is None or (run.stored_seq, run.edition) != (row.last_seq, row.edition):
             run = self._load(row)
             self._open_runs.put(run)
         run.owner, run.epoch = row.owner, row.epoch
@@ -215,10 +216,10 @@ class SqliteWriter:
 
     def _load(self, row: RunRow) -> OpenRun:
         run = OpenRun(tuple(msgspec.structs.astuple(row.identity)), row.enforcement)  # pyright: ignore[reportArgumentType]
-        run.restore(row.run_key, row.last_seq, row.head, row.persisted_at, row.summary_text, row.owner, row.epoch)
+        run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             run.state.summary = RunSummary()
-            fold_rows(run.state, self._read_all(row.run_key), None, None)
+            fold_rows(run.state, self.read_all(row.run_key), None, None)
             run.whole = True
         if row.last_seq <= INDEX_LIMIT:
             run.index(self._cursor.execute(self._sql["run_index"], (row.run_key,)))
@@ -226,7 +227,7 @@ class SqliteWriter:
             run.early_ids = {ids[0] for ids in self._cursor.execute(self._sql["early_ids"], (row.run_key,))}
         return run
 
-    def _read_all(self, run_key: int) -> list[StoredEvent]:
+    def read_all(self, run_key: int) -> list[StoredEvent]:
         return [StoredEvent(*row) for row in self._cursor.execute(self._sql["read_run"], (run_key, 0, -1))]
 
     def _answer(self, group: Group) -> None:
@@ -289,6 +290,8 @@ class SqliteWriter:
             logger.debug("the event loop is gone; nobody is left to tell")
 
     def _carry_out(self, call: Call[Any]) -> None:
+        if call.future.cancelled():
+            return  # nobody wants it any more
         try:
             self._begin()
             call.result = call.work(self)
@@ -352,3 +355,7 @@ class SqliteWriter:
 
     def forget(self, run_id: str) -> None:
         self._open_runs.drop(run_id)
+
+
+def _bug(error: Exception) -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"The append failed inside Runwright: {error!r}.")

@@ -36,6 +36,7 @@ CREATE TABLE run (
     provider        text,
     workflow_id     text,
     provider_run_id text,
+    edition         bigint NOT NULL DEFAULT 0,  -- raised when the fold is written other than by an append
     -- Who drives the run. Operational, not folded.
     owner           text,
     epoch           bigint,

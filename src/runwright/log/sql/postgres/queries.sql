@@ -13,9 +13,9 @@ WITH tick AS (
 ),
 known AS (
     SELECT * FROM unnest($3::integer[], $4::smallint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-                         $9::bigint[], $10::bytea[], $11::bigint[], $12::text[], $13::text[], $14::text[], $15::text[],
-                         $16::text[])
-        AS known (n, shard, run_key, was_seq, owner, epoch, last_seq, head, persisted_at, status, summary, provider,
+                         $54::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::text[], $13::text[],
+                         $14::text[], $15::text[], $16::text[])
+        AS known (n, shard, run_key, was_seq, owner, epoch, edition, last_seq, head, persisted_at, status, summary, provider,
                   workflow_id, provider_run_id)
 ),
 won AS (
@@ -24,7 +24,7 @@ won AS (
         summary = known.summary, provider = known.provider, workflow_id = known.workflow_id,
         provider_run_id = known.provider_run_id
     FROM known JOIN tick ON tick.shard = known.shard
-    WHERE run.run_key = known.run_key AND run.last_seq = known.was_seq
+    WHERE run.run_key = known.run_key AND run.last_seq = known.was_seq AND run.edition = known.edition
       AND run.owner IS NOT DISTINCT FROM known.owner AND run.epoch IS NOT DISTINCT FROM known.epoch
     RETURNING known.n, run.run_key, tick.shard, tick.base
 ),
@@ -72,23 +72,27 @@ SELECT n, run_key FROM landed;
 
 -- name: find_runs
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE run_id = ANY ($1::text[]);
 
 -- name: find_runs_by_prefix
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE run_id >= $1 AND starts_with(run_id, $1) ORDER BY run_id LIMIT $2;
 
 -- name: find_engine_run
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE provider = $1 AND workflow_id = $2 AND provider_run_id = $3 ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
 -- Newest first.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run
 WHERE ($1::bigint IS NULL OR run_key < $1) AND ($2::text IS NULL OR status = $2)
   AND ($3::text IS NULL OR plan_id = $3) AND ($4::text IS NULL OR tenant_id = $4)
@@ -130,8 +134,11 @@ FROM unnest($1::bigint[], $2::bytea[]) AS q (run_key, event_id)
 JOIN event AS e ON e.run_key = q.run_key AND e.event_id = q.event_id AND e.run_seq > 512;
 
 -- name: save_summary
-UPDATE run SET summary = $1, status = $2, provider = $3, workflow_id = $4, provider_run_id = $5
-WHERE run_key = $6 AND last_seq = $7;
+UPDATE run SET summary = $1, status = $2, provider = $3, workflow_id = $4, provider_run_id = $5, edition = edition + 1
+WHERE run_key = $6 AND last_seq = $7 RETURNING run_key;
+
+-- name: lock_run
+SELECT last_seq FROM run WHERE run_key = $1 FOR UPDATE;
 
 -- name: erase_payload
 UPDATE event SET payload_digest = $1, payload = NULL WHERE run_key = $2 AND run_seq = $3;
@@ -183,4 +190,4 @@ WHERE (owner IS NOT NULL OR wake_at <= (extract(epoch FROM clock_timestamp()) * 
 ORDER BY run_key;
 
 -- name: counts
-SELECT (SELECT count(*) FROM run), (SELECT sum(pos)::bigint FROM shard), current_setting('server_version');
+SELECT count(*), coalesce(sum(last_seq), 0)::bigint, current_setting('server_version') FROM run;

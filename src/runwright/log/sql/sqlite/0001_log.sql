@@ -28,6 +28,7 @@ CREATE TABLE run (
     provider        TEXT,
     workflow_id     TEXT,
     provider_run_id TEXT,
+    edition         INTEGER NOT NULL DEFAULT 0,  -- raised when the fold is written other than by an append
     -- Who drives the run. Operational, not folded.
     owner           TEXT,
     epoch           INTEGER,

@@ -1,29 +1,41 @@
 -- name: find_run
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE run_id = ?;
 
 -- name: find_runs_by_prefix
 -- GLOB would read wildcards in an id; a range does not.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE run_id >= :prefix AND substr(run_id, 1, length(:prefix)) = :prefix ORDER BY run_id LIMIT :limit;
 
 -- name: find_engine_run
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE provider = ? AND workflow_id = ? AND provider_run_id = ? ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
 -- Newest first. The conditions are filled in by the caller from a fixed set.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
-       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, owner, epoch, wake_at
+       last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
+       wake_at
 FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT :limit;
 
 -- name: read_run
 -- The cast: somebody may have written text into the file with a tool of their own, and verify must get to say so.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash
+FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
+
+-- name: read_run_damaged
+-- The same with text as bytes: for a file in which some text is no longer valid.
+SELECT run_seq, CAST(event_id AS BLOB), CAST(event_type AS BLOB), schema_version, CAST(step_id AS BLOB),
+       engine_attempt_id, logical_attempt_id, CAST(idempotency_key AS BLOB), CAST(emitted_at AS BLOB), persisted_at,
+       CAST(emitted_by AS BLOB), CAST(foreign_event_id AS BLOB), CAST(traceparent AS BLOB), CAST(payload AS BLOB),
+       CAST(payload_digest AS BLOB), CAST(hash AS BLOB)
 FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
 
 -- name: read_fold
@@ -77,8 +89,8 @@ UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ?, status = ?
 WHERE run_key = ?;
 
 -- name: save_summary
-UPDATE run SET summary = ?, status = ?, provider = ?, workflow_id = ?, provider_run_id = ?
-WHERE run_key = ? AND last_seq = ?;
+UPDATE run SET summary = ?, status = ?, provider = ?, workflow_id = ?, provider_run_id = ?, edition = edition + 1
+WHERE run_key = ? AND last_seq = ? RETURNING run_key;
 
 -- name: erase_payload
 UPDATE event SET payload_digest = ?, payload = NULL WHERE run_key = ? AND run_seq = ?;
@@ -115,4 +127,4 @@ WHERE (owner IS NOT NULL OR wake_at <= :now) AND status IN ('PENDING', 'APPROVED
 ORDER BY run_key;
 
 -- name: counts
-SELECT (SELECT count(*) FROM run), (SELECT coalesce(max(pos), 0) FROM event);
+SELECT count(*), coalesce(sum(last_seq), 0) FROM run;
