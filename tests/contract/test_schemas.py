@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import msgspec
 import pytest
-from conftest import History
 
 import runwright.contract.schemas as schemas
+from conftest import History
 from runwright.contract.catalog import CATALOG, Level
 from runwright.log.open import open_log
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import History
 
 import runwright as rw
+from conftest import History
 from runwright.log.transfer import Importer, export_run
 
 CORPUS = Path(__file__).parents[1] / "corpus"
