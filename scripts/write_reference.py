@@ -22,9 +22,9 @@ Made from the catalogue (`contract/catalog.py`) by `make schemas`. A type that i
 same, and never changes state.
 
 Level: a *run* event has no `stepId`; a *step* event has the step's id; an *entity* event has a path that names
-something finer than a step or beside it (`load[3]/fetch`, `signal/<signalId>`). From: the role that may append it: whoever
-decides is the server, whoever runs a tool is the worker. *Drives*: while a live process owns the run, only it may
-append it.
+something finer than a step or beside it (`load[3]/fetch`, `signal/<signalId>`). From: the role that may append it:
+whoever decides is the server, whoever runs a tool is the worker. *Drives*: while a live process owns the run, only it
+may append it.
 
 | eventType | dotted name | level | from | drives | version | what it says | payload fields |
 |---|---|---|---|---|---|---|---|

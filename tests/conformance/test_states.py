@@ -173,3 +173,31 @@ async def test_a_run_is_found_by_what_its_engine_calls_it(make_log: MakeLog, eve
         with pytest.raises(rw.RunwrightError) as caught:
             await log.find_engine_run("temporal", "wf", "r")
         assert caught.value.code == "RUN_NOT_FOUND"
+
+
+async def test_a_payload_that_decides_what_a_run_may_do_is_not_erased_before_it_has(
+    make_log: MakeLog, event: History
+) -> None:
+    async with make_log() as log:
+        await log.append([event("RunQueued", approvalRequired=True, params={"customer": "Jane"})])
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.redact("run-1", 1)
+        assert caught.value.code == "INVALID_ARGUMENT"
+        with pytest.raises(rw.AppendRefused):
+            await log.append([event("RunStarted")])
+        await log.append([event("RunApproved"), event("RunStarted")])
+        await log.redact("run-1", 1)
+        assert [finding.kind async for finding in log.verify()] == ["REDACTED"]
+        first = (await log.read("run-1"))[0]
+        assert (first.redacted, first.payload) == (True, None)
+        assert (await log.snapshot("run-1")).status == "RUNNING"
+        assert (await log.rebuild(check=True)).different == []
+
+
+async def test_a_forced_start_keeps_the_name_of_what_forced_it(make_log: MakeLog, event: History) -> None:
+    async with make_log() as log:
+        await log.append([*event.started(), event("StepStarted", "a"), event("StepCompleted", "a")])
+        await log.append([event("SignalAccepted", "signal/s"), event("StepStarted", "a", 2, forcedBy="s")])
+        with pytest.raises(rw.RunwrightError):
+            await log.redact("run-1", 6)
+        assert [finding async for finding in log.verify()] == []

@@ -84,8 +84,9 @@ def test_what_no_entity_is_written_like_is_no_path(text: str) -> None:
     assert parse_path(text) is None
 
 
-def test_the_longest_step_id_can_be_asked_for_its_path() -> None:
-    assert parse_path("a@" + "9" * 2046) == EntityPath("a", visit=int("9" * 2046))
+def test_numbers_that_nobody_ever_counted_to_make_no_path() -> None:
+    assert parse_path("a@" + "9" * 18) == EntityPath("a", visit=int("9" * 18))
+    assert parse_path("a@" + "9" * 5000) is None
 
 
 def test_the_characters_of_the_grammar_are_reserved() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from runwright.contract.timestamps import to_micros
+from runwright.contract.timestamps import millis_between
 
 COLOURS = {
     "COMPLETED": "green",
@@ -89,9 +89,7 @@ def duration(millis: float | None) -> str:
 
 
 def between(start: str | None, end: str | None) -> str:
-    if start is None or end is None:
-        return ""
-    return duration(max(0, to_micros(end) - to_micros(start)) / 1000)
+    return duration(millis_between(start, end))
 
 
 def plural(count: int, noun: str) -> str:

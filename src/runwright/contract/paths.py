@@ -17,8 +17,8 @@ RESERVED = frozenset("|@~[]/")
 """Characters that step ids and task labels in plans may not contain."""
 
 _PATH = re.compile(
-    r"(?P<step>[^|@~\[\]/]+)(?:@(?P<visit>\d+))?(?:~(?P<attempt>\d+))?(?P<indexes>(?:\[\d+\])*)"
-    r"(?:/(?P<task>[^|@~\[\]/]+)(?:@(?P<task_visit>\d+))?)?",
+    r"(?P<step>[^|@~\[\]/]+)(?:@(?P<visit>\d{1,18}))?(?:~(?P<attempt>\d{1,18}))?(?P<indexes>(?:\[\d{1,18}\])*)"
+    r"(?:/(?P<task>[^|@~\[\]/]+)(?:@(?P<task_visit>\d{1,18}))?)?",
     re.ASCII,
 )
 

@@ -80,7 +80,8 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     pauses: int = 0
     steps: tuple[StepSnapshot, ...]
     artifacts: tuple[ArtifactRef, ...]
-    stale: bool = False  # a gap was seen and the resync is not done yet
+    stale: bool = False  # a gap was seen, and what lay beyond it is not in yet
+    stale_until: int = 0  # the event that must be reached for the snapshot to be fresh again
     resume: bytes = b""  # what incremental projection needs beyond the fields above
 
     def to_json(self) -> dict[str, Any]:

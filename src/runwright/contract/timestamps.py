@@ -55,6 +55,11 @@ def from_micros(micros: int) -> str:
     return f"{_to_the_second(seconds)}.{fraction:06d}Z"
 
 
-def millis_between(start: str, end: str) -> int:
-    """Whole milliseconds from one time to another, never negative: producers' clocks may disagree."""
+def millis_between(start: str | None, end: str | None) -> int | None:
+    """Whole milliseconds from one time to another, as far as both are known.
+
+    Never negative: producers' clocks may disagree.
+    """
+    if start is None or end is None or not (is_utc(start) and is_utc(end)):
+        return None
     return max(0, (to_micros(end) - to_micros(start)) // 1000)

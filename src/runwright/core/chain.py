@@ -2,11 +2,17 @@
 
     hash(n) = SHA-256( hash(n-1) ‖ run ‖ event ‖ payload digest )        hash(0) = 32 zero bytes
 
-`run` and `event` are their fields in the order below, each as a 4-byte big-endian length and that many
-bytes of UTF-8 (numbers in decimal, event id and key as raw bytes); a field that is absent has the
-length FF FF FF FF and no bytes. The payload digest is SHA-256 of the payload's bytes, or 32 zero bytes
-where there is no payload. Because only the digest is chained, a payload can be erased later and the
-chain still holds.
+`run` and `event` are sequences of fields, each written as a 4-byte big-endian length and that many bytes;
+a field that is absent has the length FF FF FF FF and no bytes. Text is UTF-8.
+
+    run:    runId, tenantId, projectId, environmentId, planId, planVersion
+    event:  numbers, eventId (16 bytes), eventType, stepId, idempotencyKey (32 bytes), emittedAt,
+            emittedBy, foreignEventId, traceparent
+
+`numbers` is one field of text: runSeq, schemaVersion, engineAttemptId, logicalAttemptId and persistedAt
+(microseconds since 1970), in decimal, with commas between them. The payload digest is the SHA-256 of the
+payload's bytes, or 32 zero bytes where there is no payload; it has no length in front. Because only the
+digest is chained, a payload can be erased later and the chain still holds.
 """
 
 from __future__ import annotations

@@ -55,22 +55,24 @@ class SnapshotProjector:
     def incremental_project(self, snapshot: RunSnapshot, new_events: Sequence[RunEventRecord]) -> RunSnapshot:
         """A new snapshot: the old one plus these events. The old one is not touched.
 
-        At a gap nothing beyond it is applied: the result is the snapshot up to the gap, marked stale.
-        Project the run anew from a full read to go on.
+        At a gap nothing beyond it is applied: the result is the snapshot up to the gap, stale until what
+        was seen beyond it has been reached. Project the run anew from a full read, or give the missing events.
         """
         state = _DECODE(snapshot.resume)
         identity = _identity_of_snapshot(snapshot)
         ready: list[RunEventRecord] = []
-        last = snapshot.last_event_seq
+        last, seen, ready_until_gap = snapshot.last_event_seq, snapshot.stale_until, True
         for event in sorted(new_events, key=lambda event: event.run_seq):
             if event.run_seq <= last or event.run_id != snapshot.run_id:
                 continue
-            if self.detect_non_contiguous(last, event.run_seq):
+            seen = max(seen, event.run_seq)
+            if ready_until_gap and self.detect_non_contiguous(last, event.run_seq):
                 self._raise_gap(identity, last, event.run_seq)
-                return self._fold(identity, state, ready, stale=True)
-            ready.append(event)
-            last = event.run_seq
-        return self._fold(identity, state, ready, stale=snapshot.stale and not ready)
+                ready_until_gap = False
+            if ready_until_gap:
+                ready.append(event)
+                last = event.run_seq
+        return self._fold(identity, state, ready, stale_until=seen)
 
     @staticmethod
     def detect_non_contiguous(last_seq: int, next_seq: int) -> bool:
@@ -98,7 +100,7 @@ class SnapshotProjector:
         return lag
 
     def _fold(
-        self, identity: RunIdentity, state: RunState, events: Sequence[RunEventRecord], *, stale: bool = False
+        self, identity: RunIdentity, state: RunState, events: Sequence[RunEventRecord], *, stale_until: int = 0
     ) -> RunSnapshot:
         for event in events:
             prior = state.summary.status
@@ -109,8 +111,10 @@ class SnapshotProjector:
                         identity, invalid, event.event_id, event.run_seq, event.persisted_at, prior, event.step_id
                     )
                 )
-        snapshot = freeze(identity, state, stale=stale)
-        return msgspec.structs.replace(snapshot, resume=_ENCODE(state))
+        snapshot = freeze(identity, state)
+        stale = snapshot.last_event_seq < stale_until
+        stale_until = stale_until if stale else 0
+        return msgspec.structs.replace(snapshot, stale=stale, stale_until=stale_until, resume=_ENCODE(state))
 
     def _raise_gap(self, identity: RunIdentity, last: int, found: int) -> None:
         self._keep(

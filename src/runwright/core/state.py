@@ -74,7 +74,7 @@ def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
     return None, None
 
 
-def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> RunSnapshot:
+def freeze(identity: RunIdentity, state: RunState) -> RunSnapshot:
     """The run as it stands, as a new object that never changes."""
     assert state.detailed, "this state was not made to be looked at"
     summary = state.summary
@@ -83,9 +83,7 @@ def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> Ru
     if summary.status is RunStatus.COMPLETED:
         gathered = dict.fromkeys(artifact for step in steps for artifact in step.artifacts)
         artifacts = tuple(dict.fromkeys((*gathered, *state.artifacts)))
-    duration = None
-    if summary.started_at is not None and summary.completed_at is not None:
-        duration = millis_between(summary.started_at, summary.completed_at)
+    duration = millis_between(summary.started_at, summary.completed_at)
     within, message = substatus(summary)
     return RunSnapshot(
         run_id=identity.run_id,
@@ -114,7 +112,6 @@ def freeze(identity: RunIdentity, state: RunState, *, stale: bool = False) -> Ru
         pauses=summary.pauses,
         steps=steps,
         artifacts=artifacts,
-        stale=stale,
     )
 
 

@@ -28,6 +28,7 @@ from .prepare import Prepared, prepare, record, run_id_in
 from .rows import guarded
 
 PAGE = 1000
+_NOTHING: set[str] = set()
 
 
 class AppendRefused(RunwrightError):
@@ -95,7 +96,9 @@ class RunLog(ABC):
         `expected_seq` makes the append conditional on the run being at that event.
         """
         if len(events) == 1:
-            prepared = prepare(events[0], self._payload_limit)
+            _, prepared = self._look_at(events[0], _NOTHING)
+            if isinstance(prepared, Refusal):
+                raise AppendRefused(prepared, [prepared])
             unit = Unit(prepared.run[0], (prepared,), True, _expected(expected_seq, prepared.run[0]), fence)
             await self._intake.submit((unit,), self._enqueue)
             return _receipts_or_raise(unit.results)
@@ -358,7 +361,10 @@ class RunLog(ABC):
         return RebuildReport(count, different)
 
     async def redact(self, run_id: str, run_seq: int) -> None:
-        """Erase an event's payload for good. Its digest stays, so the chain holds and verify says REDACTED."""
+        """Erase an event's payload for good. Its digest stays, so the chain holds and verify says REDACTED.
+
+        Refused while the run's state hangs on that payload (a run that waits for the approval it asks for).
+        """
         row = await self.find_run(run_id)
         rows = await self._rows(row.run_key, run_seq - 1, 1)
         if not rows or rows[0].run_seq != run_seq:

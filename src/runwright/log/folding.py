@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import RunSummary
-from runwright.core.chain import StoredEvent
+from runwright.contract.transitions import RunStatus
+from runwright.core.chain import StoredEvent, payload_digest
 from runwright.core.evolve import evolve
 from runwright.core.state import RunState
 
@@ -43,6 +45,31 @@ def fold_rows(
             return False
         evolve(state, event)
     return True
+
+
+def erase(events: list[StoredEvent], run_seq: int) -> RunState:
+    """Take an event's payload out; gives the state without it. Refused where that would be another state."""
+    with_it, without = RunState(), RunState()
+    fold_rows(with_it, events, None, None)
+    event = events[run_seq - 1]
+    event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
+    event.raw_payload = None
+    fold_rows(without, events, None, None)
+    if _meaning(with_it) != _meaning(without):
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"Without the payload of event {run_seq} the run would be in another state. Let the run end first, "
+            "or keep this payload: it decides what the run may do.",
+        )
+    return without
+
+
+def _meaning(state: RunState) -> object:
+    """What must stay the same of a run when words are taken out of its history."""
+    summary = state.summary
+    waits = summary.approval_required and summary.status is RunStatus.PENDING
+    steps = {step_id: (cell.attempt, cell.status, cell.past) for step_id, cell in state.steps.items()}
+    return (summary.status, summary.inconsistent, waits, steps)
 
 
 def summary_differs(row: RunRow, summary: RunSummary) -> bool:

@@ -14,10 +14,10 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, Enforcement
-from runwright.core.chain import StoredEvent, payload_digest
+from runwright.core.chain import StoredEvent
 
 from .base import RunLog
-from .folding import fold_rows
+from .folding import erase, fold_rows
 from .intake import Request
 from .judge import Fence, Group
 from .leases import lease_lost, lives, run_owned, stale_fence
@@ -166,10 +166,13 @@ class MemoryLog(RunLog):
         return True
 
     async def _erase(self, row: RunRow, run_seq: int) -> None:
-        event = self._runs[row.identity.run_id].events[run_seq - 1]
-        event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
-        event.raw_payload = None
-        await self._save_summary(row, (await self._fold(row, None, None)).summary)
+        run = self._runs[row.identity.run_id]
+        events = [copy.copy(event) for event in run.events]
+        state = erase(events, run_seq)
+        erased = events[run_seq - 1]
+        kept = run.events[run_seq - 1]
+        kept.payload_digest, kept.raw_payload = erased.payload_digest, None
+        await self._save_summary(row, state.summary)
 
     async def alerts(self, run_id: str | None = None) -> list[Alert]:
         return [alert for alert in self._alerts.values() if run_id is None or alert.run_id == run_id]

@@ -12,11 +12,10 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.core.chain import StoredEvent, payload_digest
-from runwright.core.state import RunState
+from runwright.core.chain import StoredEvent
 
 from .base import RunLog
-from .folding import fold_rows
+from .folding import erase
 from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, lives, run_owned, stale_fence
@@ -176,12 +175,9 @@ class PostgresLog(RunLog):
                 last_seq = await connection.fetchval(self._sql["lock_run"], row.run_key)
                 rows = await connection.fetch(self._sql["read_run"], row.run_key, 0, last_seq)
                 events = [StoredEvent(*event) for event in rows]
-                event = events[run_seq - 1]
-                event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
-                event.raw_payload = None
-                await connection.execute(self._sql["erase_payload"], event.payload_digest, row.run_key, run_seq)
-                state = RunState()
-                fold_rows(state, events, None, None)
+                state = erase(events, run_seq)
+                digest = events[run_seq - 1].payload_digest
+                await connection.execute(self._sql["erase_payload"], digest, row.run_key, run_seq)
                 columns = _summary_columns(state.summary)
                 await connection.execute(self._sql["save_summary"], *columns, row.run_key, last_seq)
         self._lane(row.identity.run_id).forget(row.identity.run_id)

@@ -15,11 +15,11 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.core.chain import StoredEvent, payload_digest
+from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState
 
 from .base import RunLog
-from .folding import FoldRow, fold_rows
+from .folding import FoldRow, erase, fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import lease_lost, run_owned, stale_fence
@@ -195,19 +195,15 @@ class SqliteLog(RunLog):
         return await self._call(lambda writer: _save(writer, row, summary))
 
     async def _erase(self, row: RunRow, run_seq: int) -> None:
-        def erase(writer: SqliteWriter) -> None:
+        def erase_it(writer: SqliteWriter) -> None:
             now = writer.find_run(row.identity.run_id)
             assert now is not None, "runs are never removed"
             events = writer.read_all(row.run_key)
-            event = events[run_seq - 1]
-            event.payload_digest = event.payload_digest or payload_digest(event.raw_payload)
-            event.raw_payload = None
-            writer.execute("erase_payload", (event.payload_digest, row.run_key, run_seq))
-            state = RunState()
-            fold_rows(state, events, None, None)
+            state = erase(events, run_seq)
+            writer.execute("erase_payload", (events[run_seq - 1].payload_digest, row.run_key, run_seq))
             _save(writer, now, state.summary)
 
-        await self._call(erase)
+        await self._call(erase_it)
 
     async def alerts(self, run_id: str | None = None) -> list[Alert]:
         def read(cursor: Cursor) -> list[Alert]:
