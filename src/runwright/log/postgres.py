@@ -26,7 +26,7 @@ from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
 from .queries import load_queries
 from .rows import alert_from, alert_row, lease_row, run_identity, run_row
 
-LANES = 4
+LANES = 2  # one thinks while the other commits; more would only make their groups smaller
 NOTIFY_SECONDS = 0.01
 LOOK_EVERY = 40  # polls of the news, between two looks that need no notification
 CHANNEL = "runwright_log"

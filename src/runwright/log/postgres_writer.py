@@ -236,36 +236,25 @@ class Lane:
     async def _store(self, group: Group, changed: list[OpenRun], now: int) -> dict[int, int]:
         """Send the group; gives back the runs that won, by their place in `changed`, with their keys."""
         assert self._connection is not None
-        known: list[tuple[Any, ...]] = []
-        fresh: list[tuple[Any, ...]] = []
-        events: list[tuple[Any, ...]] = []
+        known, fresh, events = _Known(), list[tuple[Any, ...]](), _Events()
         counts: dict[int, int] = {}
         for number, run in enumerate(changed):
             summary, shard = run.state.summary, shard_of(run.run_id)
-            fold = (run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary))
-            engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
             if run.exists:
-                owner = (run.owner, run.epoch)
-                known.append((number, shard, run.run_key, run.stored_seq, *owner, *fold, *engine, run.edition))
+                known.add(number, shard, run)
             else:
-                created_at = run.persisted_at or now
                 run_id, *constants = run.context
-                owner = (run.owner, run.epoch)
+                fold = (run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary))
+                engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+                created_at, owner = run.persisted_at or now, (run.owner, run.epoch)
                 fresh.append((number, run_id, shard, *constants, run.enforcement, created_at, *fold, *engine, *owner))
             place = counts.get(shard, 0)
             for event in run.fresh.values():
                 place += 1
-                events.append((number, place, *_event_columns(event)))
+                events.add(number, place, event)
             counts[shard] = place
-        *known_columns, editions = _columns(known, 15)
-        arguments = [
-            list(counts),
-            list(counts.values()),
-            *known_columns,
-            *_columns(fresh, 20),
-            *_columns(events, 17),
-            editions,
-        ]
+        made = [list(column) for column in zip(*fresh, strict=True)] or [[]] * 20
+        arguments = [list(counts), list(counts.values()), *known.columns(), *made, *events.columns()]
         stored = {run.run_id for run in changed}
         alerts = [alert_row(alert, now) for alert in group.alerts if alert.run_id in stored]
         if not alerts:
@@ -291,25 +280,57 @@ class _Overtaken(Exception):
     """Part of a group with alerts lost its race: judge all of it again, so that no alert is for nothing."""
 
 
-def _event_columns(event: StoredEvent) -> tuple[Any, ...]:
-    return (
-        event.run_seq,
-        event.event_id,
-        event.event_type,
-        event.schema_version,
-        event.step_id,
-        event.engine_attempt_id,
-        event.logical_attempt_id,
-        event.idempotency_key,
-        event.emitted_at,
-        event.persisted_at,
-        event.emitted_by,
-        event.foreign_event_id,
-        event.traceparent,
-        event.raw_payload,
-        event.hash,
-    )
+class _Known:
+    """The runs of a group that exist, as the append statement takes them."""
+
+    def __init__(self) -> None:
+        self._numbers: list[tuple[Any, ...]] = []
+        self._heads: list[bytes] = []
+        self._texts: list[tuple[str | None, ...]] = []
+
+    def add(self, number: int, shard: int, run: OpenRun) -> None:
+        summary = run.state.summary
+        epoch = "" if run.epoch is None else run.epoch
+        seqs = (run.seq, run.persisted_at)
+        self._numbers.append((number, shard, run.run_key, run.stored_seq, epoch, run.edition, *seqs))
+        self._heads.append(run.head)
+        engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
+        self._texts.append((run.owner, summary.status, encode_summary(summary), *engine))
+
+    def columns(self) -> list[Any]:
+        return [*_joined(self._numbers, 8), b"".join(self._heads), *_arrays(self._texts, 6)]
 
 
-def _columns(rows: list[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+class _Events:
+    """The events of a group, as the append statement takes them."""
+
+    def __init__(self) -> None:
+        self._numbers: list[tuple[int, ...]] = []
+        self._ids: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._hashes: list[bytes] = []
+        self._others: list[tuple[str | bytes | None, ...]] = []
+
+    def add(self, number: int, place: int, event: StoredEvent) -> None:
+        attempts = (event.engine_attempt_id, event.logical_attempt_id)
+        self._numbers.append((number, place, event.run_seq, event.schema_version, *attempts, event.persisted_at))
+        self._ids.append(event.event_id)
+        self._keys.append(event.idempotency_key)
+        self._hashes.append(event.hash)
+        rare = (event.emitted_by, event.foreign_event_id, event.traceparent)
+        self._others.append((event.event_type, event.step_id, event.emitted_at, *rare, event.raw_payload))
+
+    def columns(self) -> list[Any]:
+        fixed = [b"".join(self._ids), b"".join(self._keys), b"".join(self._hashes)]
+        return [*_joined(self._numbers, 7), *fixed, *_arrays(self._others, 7)]
+
+
+def _joined(rows: list[tuple[Any, ...]], width: int) -> list[str]:
+    """Each column of numbers as one text."""
+    return [",".join(map(str, column)) for column in zip(*rows, strict=True)] or [""] * width
+
+
+def _arrays(rows: list[tuple[Any, ...]], width: int) -> list[list[Any] | None]:
+    """Each column as an array, or as null where it holds nothing."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * width
+    return [column if any(value is not None for value in column) else None for column in columns]

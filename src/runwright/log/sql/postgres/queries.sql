@@ -2,6 +2,8 @@
 -- A whole group in one statement. First the shards' rows are locked, in order, and give out positions; then the
 -- runs that are still as they were judged (same last event, same owner) move on and new ones are made; only
 -- their events go in. What comes back are the runs that won; the others are read and judged again.
+-- Numbers come as text with commas, fixed-length bytes one after another, and columns that are null throughout
+-- as null: arrays are what a client spends its time on.
 WITH tick AS (
     UPDATE shard SET pos = shard.pos + taken.count
     FROM (SELECT shard.shard, wanted.count
@@ -12,11 +14,15 @@ WITH tick AS (
     RETURNING shard.shard, shard.pos - taken.count AS base
 ),
 known AS (
-    SELECT * FROM unnest($3::integer[], $4::smallint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-                         $54::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::text[], $13::text[],
-                         $14::text[], $15::text[], $16::text[])
-        AS known (n, shard, run_key, was_seq, owner, epoch, edition, last_seq, head, persisted_at, status, summary, provider,
-                  workflow_id, provider_run_id)
+    SELECT known.*, substring($11::bytea FROM (32 * i - 31)::integer FOR 32) AS head
+    FROM unnest(string_to_array($3, ',')::integer[], string_to_array($4, ',')::smallint[],
+                string_to_array($5, ',')::bigint[], string_to_array($6, ',')::bigint[],
+                string_to_array($7, ',', '')::bigint[], string_to_array($8, ',')::bigint[],
+                string_to_array($9, ',')::bigint[], string_to_array($10, ',')::bigint[],
+                $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[])
+        WITH ORDINALITY
+        AS known (n, shard, run_key, was_seq, epoch, edition, last_seq, persisted_at,
+                  owner, status, summary, provider, workflow_id, provider_run_id, i)
 ),
 won AS (
     UPDATE run
@@ -30,9 +36,9 @@ won AS (
 ),
 fresh AS (
     SELECT fresh.*, tick.base
-    FROM unnest($17::integer[], $18::text[], $19::smallint[], $20::text[], $21::text[], $22::text[], $23::text[],
-                $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::bytea[], $29::bigint[], $30::text[],
-                $31::text[], $32::text[], $33::text[], $34::text[], $35::text[], $36::bigint[])
+    FROM unnest($18::integer[], $19::text[], $20::smallint[], $21::text[], $22::text[], $23::text[], $24::text[],
+                $25::text[], $26::text[], $27::bigint[], $28::bigint[], $29::bytea[], $30::bigint[], $31::text[],
+                $32::text[], $33::text[], $34::text[], $35::text[], $36::text[], $37::bigint[])
         AS fresh (n, run_id, shard, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement,
                   created_at, last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id,
                   owner, epoch)
@@ -58,14 +64,19 @@ written AS (
     INSERT INTO event (run_key, run_seq, shard, pos, event_id, event_type, schema_version, step_id, engine_attempt_id,
                        logical_attempt_id, idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id,
                        traceparent, payload, hash)
-    SELECT landed.run_key, e.run_seq, landed.shard, landed.base + e.place, e.event_id, e.event_type, e.schema_version,
-           e.step_id, e.engine_attempt_id, e.logical_attempt_id, e.idempotency_key, e.emitted_at, e.persisted_at,
-           e.emitted_by, e.foreign_event_id, e.traceparent, e.payload, e.hash
-    FROM unnest($37::integer[], $38::integer[], $39::bigint[], $40::bytea[], $41::text[], $42::integer[], $43::text[],
-                $44::integer[], $45::integer[], $46::bytea[], $47::text[], $48::bigint[], $49::text[], $50::text[],
-                $51::text[], $52::bytea[], $53::bytea[])
-        AS e (n, place, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id,
-              idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, hash)
+    SELECT landed.run_key, e.run_seq, landed.shard, landed.base + e.place,
+           substring($45::bytea FROM (16 * e.i - 15)::integer FOR 16), e.event_type, e.schema_version, e.step_id,
+           e.engine_attempt_id, e.logical_attempt_id, substring($46::bytea FROM (32 * e.i - 31)::integer FOR 32),
+           e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
+           substring($47::bytea FROM (32 * e.i - 31)::integer FOR 32)
+    FROM unnest(string_to_array($38, ',')::integer[], string_to_array($39, ',')::integer[],
+                string_to_array($40, ',')::bigint[], string_to_array($41, ',')::integer[],
+                string_to_array($42, ',')::integer[], string_to_array($43, ',')::integer[],
+                string_to_array($44, ',')::bigint[], $48::text[], $49::text[], $50::text[], $51::text[], $52::text[],
+                $53::text[], $54::bytea[])
+        WITH ORDINALITY
+        AS e (n, place, run_seq, schema_version, engine_attempt_id, logical_attempt_id, persisted_at, event_type,
+              step_id, emitted_at, emitted_by, foreign_event_id, traceparent, payload, i)
     JOIN landed ON landed.n = e.n
 )
 SELECT n, run_key FROM landed;
