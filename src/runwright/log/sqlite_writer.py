@@ -1,7 +1,7 @@
 """The one thread that writes: it takes all that is queued, judges it, and commits it together.
 
 Its connection holds the write lock from before the first look until the commit, so what it judges on
-cannot change. Other processes may have written in between: `PRAGMA data_version` tells, and then the
+cannot change. Other processes may have written in between: SQLite's data version tells, and then the
 open runs are compared with their rows again.
 """
 
@@ -89,10 +89,10 @@ class SqliteWriter:
         self._verified: dict[str, int] = {}
         self._data_version = -1
         self._last_run_key = 0
-        self._wal_pages = self._checkpointed_at = 0
+        self._wal_pages = 0  # about how many the write-ahead log has grown by
         self._pause = SystemClock().pause
         self._connection = connect(path, writer=True)
-        self._connection.set_wal_hook(self._note_wal)
+        self._connection.wal_autocheckpoint(0)  # that would make the callers wait; see _checkpoint_if_due
         self._cursor = cursor_of(self._connection)
         self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
         self._thread.start()
@@ -166,7 +166,7 @@ class SqliteWriter:
                 if self._closing:
                     raise
                 self._pause(random.uniform(0.001, 0.003))  # noqa: S311 - not a secret
-        version = next(self._cursor.execute("PRAGMA data_version"))[0]
+        version = self._connection.data_version()
         if version != self._data_version:
             self._data_version = version
             self._generation += 1
@@ -188,7 +188,7 @@ class SqliteWriter:
                 return False
             self._store(changed, now)
             self.save_alerts(group.alerts)
-            self._cursor.execute("COMMIT")
+            self._commit()
         except BaseException:
             for run_id in group.run_ids():
                 self._open_runs.drop(run_id)
@@ -197,6 +197,10 @@ class SqliteWriter:
             self._open_runs.settle(run)
             self._verified[run.run_id] = self._generation
         return True
+
+    def _commit(self) -> None:
+        self._cursor.execute("COMMIT")
+        self._data_version = self._connection.data_version()  # raised by our own commit too
 
     def _open(self, run_id: str) -> OpenRun | None:
         run = self._open_runs.get(run_id)
@@ -263,6 +267,7 @@ class SqliteWriter:
                 engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
                 moved.append((run.seq, run.head, run.persisted_at, text, summary.status, *engine, run.run_key))
             events.extend((run.run_key, *msgspec.structs.astuple(event)) for event in run.fresh.values())
+        self._wal_pages += 2 * len(events) + len(changed) + len(made)
         if made:
             self._cursor.executemany(self._sql["insert_run"], made)
         self._cursor.executemany(self._insert_event, events)
@@ -295,7 +300,7 @@ class SqliteWriter:
         try:
             self._begin()
             call.result = call.work(self)
-            self._cursor.execute("COMMIT")
+            self._commit()
         except apsw.Error as error:
             self._roll_back()
             call.error = translate(error, self._path)
@@ -311,17 +316,11 @@ class SqliteWriter:
         self._verified.clear()
         self._data_version = -1
 
-    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        self._wal_pages = pages
-        if pages < self._checkpointed_at:
-            self._checkpointed_at = 0  # the log file was begun anew
-        return apsw.SQLITE_OK
-
     def _checkpoint_if_due(self) -> None:
         """Move the write-ahead log into the database when it has grown, after the callers were told."""
-        if self._wal_pages - self._checkpointed_at < CHECKPOINT_PAGES:
+        if self._wal_pages < CHECKPOINT_PAGES:
             return
-        self._checkpointed_at = self._wal_pages
+        self._wal_pages = 0
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
