@@ -2,11 +2,17 @@
 
 Raw means: rows that are finished before the clock starts (keys, hashes, sequence numbers and all) go into a
 table with the columns of the log's `event` table, as many to a commit as the target says, from one
-connection, with nothing else to do. The table has the uniqueness that the contract demands, plainly
-indexed: (run, seq), (run, idempotency key), (run, event id), each for every row; rows lie in the order of
-their commits. The rows are spread over as many runs as our side has callers, in turn, and have the same
-sizes as ours. Durability and tuning are the same as ours too: SQLite in WAL with synchronous=FULL, the same
-page cache, a checkpoint every 4000 pages; Postgres with fsync on.
+connection, with nothing else to do. They have the same sizes as ours. Durability and tuning are the same as
+ours too: SQLite in WAL with synchronous=FULL, the same page cache, a checkpoint every 4000 pages; Postgres
+with fsync on. The uniqueness that the contract demands is there for every row.
+
+On SQLite there are two ways to lay such a table out, and both are shown:
+
+- BY_RUN: clustered by (run, seq), as the design of the log has it and as one would do it at first; 1000 rows
+  a commit come from 512 runs in turn. The floors are set against this one.
+- BY_COMMIT: in the order of commits, with plain indexes, rows of as many runs as our side has callers. This is
+  how the log does it, because it is up to three times faster; what our checks cost shows best against it.
+  It has no floor.
 
 What raw leaves out is all that the Append Authority is for: decoding, checking, deduplicating, judging
 transitions, chaining hashes, keeping the run's summary, answering each caller.
@@ -44,6 +50,7 @@ COLUMNS = (  # name, type in SQLite, type in Postgres
     ("payload_digest", "BLOB", "bytea"),
     ("hash", "BLOB NOT NULL", "bytea"),
 )
+BY_RUN, BY_COMMIT = "by run", "by commit"
 UNIQUE = ("run_key, run_seq", "run_key, idempotency_key", "run_key, event_id")
 
 _NAMES = ", ".join(name for name, _, _ in COLUMNS)
@@ -55,7 +62,7 @@ _POSTGRES_INSERT = (
 )
 
 
-def sqlite(path: Path, sample: Sample, rows_a_commit: int) -> float:
+def sqlite(path: Path, sample: Sample, rows_a_commit: int, layout: str) -> float:
     """Events a second, into a new file."""
     connection = apsw.Connection(str(path))
     cursor = connection.cursor()
@@ -63,8 +70,11 @@ def sqlite(path: Path, sample: Sample, rows_a_commit: int) -> float:
         cursor.execute(f"PRAGMA {pragma}").fetchall()
     connection.wal_autocheckpoint(CHECKPOINT_PAGES)
     columns = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
-    cursor.execute(f"CREATE TABLE raw (pos INTEGER PRIMARY KEY, {columns})")
-    for number, names in enumerate(UNIQUE):
+    if layout == BY_RUN:
+        cursor.execute(f"CREATE TABLE raw ({columns}, PRIMARY KEY ({UNIQUE[0]})) WITHOUT ROWID")
+    else:
+        cursor.execute(f"CREATE TABLE raw (pos INTEGER PRIMARY KEY, {columns})")
+    for number, names in enumerate(UNIQUE[1:] if layout == BY_RUN else UNIQUE):
         cursor.execute(f"CREATE UNIQUE INDEX raw_{number} ON raw ({names})")
     batches = list(_batches(sample.rows, rows_a_commit))
     with Stopwatch() as watch:

@@ -11,23 +11,27 @@ from .scale import Scale
 from .table import Round, Row
 from .targets import TARGETS
 
-_LOADS = {  # name: callers, events each, the same when quick, rows a raw commit
-    "sqlite-512": (512, 80, 30, 1000),
-    "sqlite-64": (64, 500, 200, 1000),
-    "sqlite-1": (1, 1500, 500, 1),
+_LOADS = {  # name: callers, events each, the same when quick, rows a raw commit, how the raw table is laid out
+    "sqlite-512": (512, 80, 30, 1000, raw.BY_RUN),
+    "sqlite-64": (64, 500, 200, 1000, raw.BY_RUN),
+    "sqlite-1": (1, 1500, 500, 1, raw.BY_COMMIT),
+    "sqlite-512-own": (512, 80, 30, 1000, raw.BY_COMMIT),
+    "sqlite-64-own": (64, 500, 200, 1000, raw.BY_COMMIT),
 }
 
 
 def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
-    for name, (number, full, quick, rows_a_commit) in _LOADS.items():
-        if name in wanted:
-            sample = Sample.of(number, scale.size(full, quick))
-            yield Row(TARGETS[name], [_round(sample, rows_a_commit, scale) for _ in range(scale.rounds)])
+    for name, (number, full, quick, rows_a_commit, layout) in _LOADS.items():
+        if name not in wanted:
+            continue
+        ours = Sample.of(number, scale.size(full, quick))
+        theirs = Sample.of(512, scale.size(80, 30)) if layout == raw.BY_RUN else ours
+        yield Row(TARGETS[name], [_round(ours, theirs, rows_a_commit, layout, scale) for _ in range(scale.rounds)])
 
 
-def _round(sample: Sample, rows_a_commit: int, scale: Scale) -> Round:
+def _round(ours: Sample, theirs: Sample, rows_a_commit: int, layout: str, scale: Scale) -> Round:
     with scale.place() as folder:
-        reference = raw.sqlite(folder / "raw.db", sample, rows_a_commit)
+        reference = raw.sqlite(folder / "raw.db", theirs, rows_a_commit, layout)
     with scale.place() as folder:
-        ours = asyncio.run(callers.append(f"sqlite:///{folder}/runs.db", sample.lines))
-    return Round(ours.per_second, reference, ours.p50_ms)
+        measured = asyncio.run(callers.append(f"sqlite:///{folder}/runs.db", ours.lines))
+    return Round(measured.per_second, reference, measured.p50_ms)

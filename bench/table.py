@@ -40,12 +40,15 @@ class Row(msgspec.Struct, omit_defaults=True):
     def verdict(self) -> str:
         if self.skipped is not None:
             return "skipped"
-        if not self.target.holds(self.score, self.target.floor):
+        floor, aim = self.target.floor, self.target.aim
+        if floor is None or aim is None:
+            return ""
+        if not self.target.holds(self.score, floor):
             return "BELOW FLOOR"
-        return "ok, aim reached" if self.target.holds(self.score, self.target.aim) else "ok"
+        return "ok, aim reached" if self.target.holds(self.score, aim) else "ok"
 
 
-_STYLES = {"BELOW FLOOR": "bold red", "ok": "green", "ok, aim reached": "bold green", "skipped": "yellow"}
+_STYLES = {"": "dim", "BELOW FLOOR": "bold red", "ok": "green", "ok, aim reached": "bold green", "skipped": "yellow"}
 
 
 def show(rows: list[Row], facts: dict[str, str], console: Console) -> None:
@@ -105,6 +108,8 @@ def _score(target: Target, score: float) -> str:
     return f"{score:.0f} ms" if target.kind is Kind.EXTRA else f"{score:.2f}"
 
 
-def _limit(target: Target, limit: float) -> str:
+def _limit(target: Target, limit: float | None) -> str:
+    if limit is None:
+        return ""
     sign = "≥" if target.kind is Kind.SPEED else "≤"
     return f"{sign} {limit:g} ms" if target.kind is Kind.EXTRA else f"{sign} {limit:g}"

@@ -25,8 +25,8 @@ class Target(msgspec.Struct, frozen=True):
     against: str
     unit: str  # of the two figures
     kind: Kind
-    floor: float
-    aim: float
+    floor: float | None  # None: shown, not promised
+    aim: float | None
 
     def score(self, ours: float, reference: float) -> float:
         return ours - reference if self.kind is Kind.EXTRA else ours / reference
@@ -35,15 +35,17 @@ class Target(msgspec.Struct, frozen=True):
         return score >= limit if self.kind is Kind.SPEED else score <= limit
 
 
-def _speed(name: str, what: str, against: str, floor: float, aim: float) -> Target:
+def _speed(name: str, what: str, against: str, floor: float | None, aim: float | None) -> Target:
     return Target(name, what, against, "events/s", Kind.SPEED, floor, aim)
 
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        _speed("sqlite-512", "SQLite append, 512 callers", "raw, 1000 rows a commit", 0.28, 0.5),
-        _speed("sqlite-64", "SQLite append, 64 callers", "raw, 1000 rows a commit", 0.17, 0.35),
+        _speed("sqlite-512", "SQLite append, 512 callers", "raw by run, 1000 rows a commit", 0.28, 0.5),
+        _speed("sqlite-64", "SQLite append, 64 callers", "raw by run, 1000 rows a commit", 0.17, 0.35),
+        _speed("sqlite-512-own", "SQLite append, 512 callers", "raw by commit, 1000 rows a commit", None, None),
+        _speed("sqlite-64-own", "SQLite append, 64 callers", "raw by commit, 1000 rows a commit", None, None),
         _speed("sqlite-1", "SQLite append, 1 caller", "raw, 1 row a commit", 0.40, 0.65),
         _speed("postgres-64", "Postgres append, 64 callers", "raw unnest, 1000 rows a commit", 0.25, 0.5),
         _speed("replay-bare", "Replay a long run from SQLite", "bare read, decode, fold", 0.45, 0.8),
@@ -51,7 +53,7 @@ TARGETS: dict[str, Target] = {
         Target("growth-log", "Append p50, full log", "nearly empty log", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("growth-run", "Append p50, end of a long run", "its first 1000 events", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("start-import", "import runwright", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
-        Target("start-open-log", "import runwright, touch open_log", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
+        Target("start-open-log", "import and touch open_log", "bare interpreter", "ms", Kind.EXTRA, None, None),
         Target("start-help", "runwright --help", "bare interpreter", "ms", Kind.EXTRA, 200, 120),
     )
 }

@@ -267,11 +267,14 @@ def encode_summary(summary: RunSummary) -> str:
 
 
 class OpenRuns:
-    """The runs that are open, the longest unused ones dropped first."""
+    """The runs that are open, the longest unused ones dropped first; so many runs and so many keys in all."""
 
-    def __init__(self, max_runs: int = 2048) -> None:
+    def __init__(self, max_runs: int = 2048, max_keys: int = 250_000) -> None:
         self._max_runs = max_runs
+        self._max_keys = max_keys
         self._runs: OrderedDict[str, OpenRun] = OrderedDict()
+        self._keys = 0  # kept in memory, over all runs
+        self._counted: dict[str, int] = {}
 
     def get(self, run_id: str) -> OpenRun | None:
         run = self._runs.get(run_id)
@@ -281,19 +284,28 @@ class OpenRuns:
 
     def put(self, run: OpenRun) -> None:
         self._runs[run.run_id] = run
-        while len(self._runs) > self._max_runs:
-            self._runs.popitem(last=False)
+        self._count(run)
+        while len(self._runs) > self._max_runs or (self._keys > self._max_keys and len(self._runs) > 1):
+            self.drop(next(iter(self._runs)))
 
     def drop(self, run_id: str) -> None:
         self._runs.pop(run_id, None)
+        self._keys -= self._counted.pop(run_id, 0)
 
     def clear(self) -> None:
         self._runs.clear()
+        self._counted.clear()
+        self._keys = 0
 
     def settle(self, run: OpenRun) -> None:
         """After a commit: keep the run open unless it is over."""
         run.committed()
         if run.state.summary.status in ENDED:
             self.drop(run.run_id)
-        elif run.run_id not in self._runs:
+        else:
             self.put(run)
+
+    def _count(self, run: OpenRun) -> None:
+        kept = len(run.ids) + len(run.early_ids)
+        self._keys += kept - self._counted.get(run.run_id, 0)
+        self._counted[run.run_id] = kept
