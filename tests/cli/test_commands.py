@@ -310,9 +310,10 @@ def test_stores_that_cannot_be_used_are_named_with_a_code(runwright: Shell) -> N
     apsw.Connection(str(runwright.folder / "other.db")).execute("CREATE TABLE t (x); PRAGMA user_version = 7")
     runwright("append", "-", "--store", "sqlite:///other.db", exits=3)
     assert "STORE_FOREIGN" in runwright.stderr
-    runwright("list", "--store", "mysql://me:secret@host/db", exits=3)
-    assert "STORE_URL_INVALID" in runwright.stderr
-    assert "secret" not in runwright.stderr
+    for wrong in ("mysql://me:secret@host/db", "postgresql:/me:secret@host/db", "me:secret@host", "secret"):
+        runwright("list", "--store", wrong, exits=2)
+        assert "STORE_URL_INVALID" in runwright.stderr
+        assert "secret" not in runwright.stderr
     runwright("list", "--store", "postgresql://me:secret@127.0.0.1:1/db", exits=3)
     assert "STORE_UNAVAILABLE" in runwright.stderr
     assert "secret" not in runwright.stderr

@@ -38,7 +38,7 @@ def audited(previous: bytes, record: rw.RunEventRecord) -> bytes:
     """The hash of a record as the log gives it out, given the hash before it."""
     run = [
         *(record.run_id, record.tenant_id, record.project_id, record.environment_id),
-        *(record.plan_id, record.plan_version),
+        *(record.plan_id, record.plan_version, "strict"),
     ]
     numbers = [
         *(record.run_seq, record.schema_version, record.engine_attempt_id, record.logical_attempt_id),
@@ -140,7 +140,7 @@ def as_record(run: rw.RunIdentity, event: StoredEvent) -> rw.RunEventRecord:
 def test_any_event_is_hashed_as_the_auditor_does_it(previous: bytes, run: rw.RunIdentity, event: StoredEvent) -> None:
     if event.raw_payload == b"":
         event.raw_payload = None  # to a reader there is no payload then
-    assert link(previous, run_part(run), event) == audited(previous, as_record(run, event))
+    assert link(previous, run_part(run, "strict"), event) == audited(previous, as_record(run, event))
 
 
 EVENT = StoredEvent(
@@ -164,7 +164,7 @@ EVENT = StoredEvent(
 
 
 def hashed(event: StoredEvent = EVENT, run: rw.RunIdentity = RUN, previous: bytes = GENESIS) -> bytes:
-    return link(previous, run_part(run), event)
+    return link(previous, run_part(run, "strict"), event)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Patient:
             rest = len(batch.events) - len(outcomes) - 1
             if batch.atomic:
                 self.state, self.accepted = saved
-                outcomes = [kept if kept.status == "duplicate" else NOT_ATTEMPTED for kept in outcomes]
+                outcomes = [kept if kept.run_seq <= len(saved[1]) else NOT_ATTEMPTED for kept in outcomes]
             return [*outcomes, outcome, *[NOT_ATTEMPTED] * rest]
         return outcomes
 
@@ -118,7 +118,7 @@ class Patient:
 
 NOW = "2026-01-31T08:00:00.000000Z"
 NOT_ATTEMPTED = rw.Refusal(
-    "not_attempted", "NOT_ATTEMPTED", "An earlier event of this run was refused; this one was not tried."
+    "not_attempted", "NOT_ATTEMPTED", "Another event of this run was refused; this one was not written."
 )
 
 

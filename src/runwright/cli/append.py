@@ -16,6 +16,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal
 from runwright.log.model import Outcome
 
+from .render import plain
 from .session import DONE, REFUSED, Session, command
 
 CHUNK = 1 << 20
@@ -49,7 +50,8 @@ class Lines:
     async def _chunks(self) -> AsyncIterator[bytes]:
         """What can be read, when it can. A thread of its own reads, so that Ctrl-C need not wait for it."""
         try:
-            descriptor = sys.stdin.fileno() if self._source == "-" else os.open(self._source, os.O_RDONLY)
+            descriptor = 0 if self._source == "-" else os.open(self._source, os.O_RDONLY)
+            os.fstat(descriptor)
         except OSError as error:
             raise _unreadable(self._source, error) from None
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[bytes | OSError]()
@@ -120,9 +122,12 @@ def report(session: Session, numbers: list[int], outcomes: list[Outcome]) -> int
     for number, outcome in zip(numbers, outcomes, strict=True):
         refusals += isinstance(outcome, Refusal)
         lines.append(_json_line(number, outcome) if session.as_json else _plain_line(number, outcome))
-    if lines:
-        click.echo("\n".join(lines))
-        sys.stdout.flush()
+    if lines and not session.unheard:
+        try:
+            click.echo("\n".join(lines))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            session.unheard = True  # what was sent in is taken in, whether or not anybody reads the receipts
     return refusals
 
 
@@ -137,4 +142,4 @@ def _plain_line(number: int, outcome: Outcome) -> str:
     if isinstance(outcome, Receipt):
         return f"{outcome.status:<10} event {outcome.run_seq}  {outcome.event_id}  {outcome.persisted_at}"
     word = click.style(outcome.status.replace("_", " "), fg="red" if outcome.status == "refused" else "yellow")
-    return f"{word} line {number}: {outcome.code} {outcome.detail}"
+    return f"{word} line {number}: {outcome.code} {plain(outcome.detail)}"

@@ -25,7 +25,7 @@ from runwright.log.anchor import (
 )
 from runwright.log.base import RunLog
 
-from .render import plural, table
+from .render import plain, plural, table
 from .session import DONE, FOUND_SOMETHING, Session, command
 
 
@@ -125,7 +125,7 @@ async def rebuild_command(session: Session, check: bool) -> int:
         session.print_json(msgspec.to_builtins(report))
     else:
         for run_id in report.different:
-            click.echo(f"{run_id}: the summary {'is not' if check else 'was not'} the fold of its events")
+            click.echo(f"{plain(run_id)}: the summary {'is not' if check else 'was not'} the fold of its events")
         verb = "differ" if check else "mended"
         click.echo(f"{plural(report.runs, 'run')} folded, {len(report.different)} {verb}")
     return FOUND_SOMETHING if check and report.different else DONE

@@ -60,10 +60,11 @@ def main() -> None:
         status = 2
     except (click.Abort, KeyboardInterrupt):
         status = 130
+    try:
+        sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has enough. Keep the interpreter from tripping over it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

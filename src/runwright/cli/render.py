@@ -28,7 +28,10 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} 
 
 def plain(text: str) -> str:
     """Text from a log, fit to be printed: what would move the cursor or change colours is spelled out."""
-    return text if text.isprintable() else text.translate(_CONTROLS)
+    if text.isprintable():
+        return text
+    text = text.translate(_CONTROLS)
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 def is_terminal() -> bool:

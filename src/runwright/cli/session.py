@@ -17,6 +17,8 @@ from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.log.base import RunLog
 from runwright.log.open import DEFAULT_STORE, open_log
 
+from .render import plain
+
 P = ParamSpec("P")
 
 DONE, FOUND_SOMETHING, REFUSED, UNREACHABLE = 0, 1, 2, 3
@@ -28,6 +30,7 @@ class Session:
     def __init__(self, store: str | None, as_json: bool) -> None:
         self.store = store or os.environ.get("RUNWRIGHT_STORE") or _configured("store") or DEFAULT_STORE
         self.as_json = as_json
+        self.unheard = False  # whoever read our output has gone
 
     def open(self, *, must_exist: bool = True) -> RunLog:
         """The log. Only what appends may make a store: looking at one that is not there is a mistake."""
@@ -81,6 +84,12 @@ def command(name: str) -> Callable[[Callable[..., Awaitable[int]]], click.Comman
             except RunwrightError as error:
                 show_error(error, as_json=as_json)
                 return UNREACHABLE if error.code in STORE_CODES else REFUSED
+            except BrokenPipeError:
+                return DONE  # whoever read our output has seen enough
+            except (OSError, ValueError, OverflowError) as error:
+                unusable = RunwrightError(ErrorCode.INVALID_ARGUMENT, f"This cannot be used: {error}.")
+                show_error(unusable, as_json=as_json)
+                return REFUSED
 
         return run
 
@@ -95,4 +104,4 @@ def show_error(error: RunwrightError, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"status": "error", "code": error.code, "detail": error.detail}), err=True)
     else:
-        click.echo(f"{click.style(error.code, fg='red', bold=True)} {error.detail}", err=True)
+        click.echo(f"{click.style(error.code, fg='red', bold=True)} {plain(error.detail)}", err=True)

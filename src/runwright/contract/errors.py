@@ -39,7 +39,7 @@ class ErrorCode(StrEnum):
     DUPLICATE_PAYLOAD_MISMATCH = "DUPLICATE_PAYLOAD_MISMATCH"
 
 
-STORE_CODES = frozenset(code for code in ErrorCode if code.startswith("STORE_"))
+STORE_CODES = frozenset(code for code in ErrorCode if code.startswith("STORE_")) - {ErrorCode.STORE_URL_INVALID}
 """Codes that say the store could not be used at all (the command line exits with 3)."""
 
 

@@ -20,6 +20,9 @@ from .keys import idempotency_key
 RFC_002_NAMES = {"RETRY_SCHEDULED": "StepRetryScheduled"}
 """Where the old name is not the new one in capitals."""
 
+RECURRING = frozenset({"RunPaused", "RunResumed", "RunDrainTimedOut", "RunParamsUpdated"})
+"""Run-level types that happen more than once; their `logicalAttemptId` is their ordinal."""
+
 _ENVELOPE = frozenset(wire_name(name) for name in RunEventRecord.__struct_fields__)
 _CONSTANTS = ("tenantId", "projectId", "environmentId", "planId", "planVersion")
 _UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -41,6 +44,7 @@ class V1Normaliser:
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self._runs: dict[str, dict[str, str]] = {}
+        self._ordinals: dict[tuple[str, str], dict[str, int]] = {}
 
     def normalise(self, document: dict[str, Any], known: RunIdentity | None = None) -> dict[str, Any]:
         """An event of before v2 as a RunEventWrite. `known` says the run's constants if the store has them."""
@@ -48,7 +52,7 @@ class V1Normaliser:
         constants = self._constants(run_id, document, known)
         event_type = current_name(_text(document, "eventType"))
         step_id = document.get("stepId")
-        attempt = _number(document.get("logicalAttemptId", 1))
+        attempt = _number(document.get("logicalAttemptId") or self._ordinal(run_id, event_type, document))
         plan = (constants["planId"], constants["planVersion"])
         event = {
             "eventType": event_type,
@@ -66,6 +70,13 @@ class V1Normaliser:
                 event[name] = document[name]
         payload = _payload(document)
         return {**event, "payload": payload} if payload else event
+
+    def _ordinal(self, run_id: str, event_type: str, document: dict[str, Any]) -> int:
+        """Which one of its kind this is in the run, for events that recur: v1 did not say."""
+        if event_type not in RECURRING:
+            return 1
+        seen = self._ordinals.setdefault((run_id, event_type), {})
+        return seen.setdefault(str(document.get("eventId")), len(seen) + 1)
 
     def _constants(self, run_id: str, document: dict[str, Any], known: RunIdentity | None) -> dict[str, str]:
         constants = self._runs.setdefault(run_id, {} if known is None else _constants_of(known))

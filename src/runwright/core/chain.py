@@ -5,7 +5,7 @@
 `run` and `event` are sequences of fields, each written as a 4-byte big-endian length and that many bytes;
 a field that is absent has the length FF FF FF FF and no bytes. Text is UTF-8.
 
-    run:    runId, tenantId, projectId, environmentId, planId, planVersion
+    run:    runId, tenantId, projectId, environmentId, planId, planVersion, enforcement (strict or observe)
     event:  numbers, eventId (16 bytes), eventType, stepId, idempotencyKey (32 bytes), emittedAt,
             emittedBy, foreignEventId, traceparent
 
@@ -55,12 +55,10 @@ def pack(fields: Iterable[bytes]) -> bytes:
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
 
-def run_part(run: RunIdentity) -> bytes:
+def run_part(run: RunIdentity, enforcement: str) -> bytes:
     """The run's share of every link; computed once per run."""
-    return pack(
-        text.encode()
-        for text in (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
-    )
+    names = (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
+    return pack(text.encode() for text in (*names, enforcement))
 
 
 def payload_digest(payload: bytes | None) -> bytes:

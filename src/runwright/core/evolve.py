@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.timestamps import is_utc
 from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
-from runwright.contract.upcasts import upcast
 
 from .reading import read_payload, shortened
 from .state import RunState
@@ -84,7 +81,7 @@ def _no_effect(_state: RunState, _event: FoldableEvent) -> None: ...
 
 
 def _started(state: RunState, event: FoldableEvent) -> None:
-    payload = _read_run_started(event)
+    payload = read_payload(payloads.RunStarted, event)
     summary = state.summary
     known = payload.started_at is not None and is_utc(payload.started_at)
     summary.started_at = payload.started_at if known else event.emitted_at
@@ -93,15 +90,6 @@ def _started(state: RunState, event: FoldableEvent) -> None:
         summary.provider = payload.engine_run.provider
         summary.workflow_id = payload.engine_run.workflow_id
         summary.provider_run_id = payload.engine_run.run_id
-
-
-def _read_run_started(event: FoldableEvent) -> payloads.RunStarted:
-    payload = read_payload(payloads.RunStarted, event)
-    if payload.engine_run is not None or payload.engine_run_ref is None:
-        return payload
-    older = {"engineRunRef": payload.engine_run_ref}
-    newest = msgspec.convert(upcast("RunStarted", event.schema_version or 1, older), payloads.RunStarted)
-    return msgspec.structs.replace(payload, engine_run=newest.engine_run)
 
 
 def _paused(state: RunState, event: FoldableEvent) -> None:

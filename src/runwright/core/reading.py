@@ -6,7 +6,9 @@ from typing import TypeVar
 
 import msgspec
 
+from runwright.contract.catalog import schema_version_of
 from runwright.contract.events import FoldableEvent
+from runwright.contract.upcasts import upcast
 
 LONGEST_TEXT = 1000
 """What a summary keeps of a message: it must stay small, whatever producers write."""
@@ -21,8 +23,11 @@ def read_payload(kind: type[P], event: FoldableEvent) -> P:
     if not data:
         return kind()
     try:
+        version = event.schema_version
+        if version is not None and 0 < version < schema_version_of(event.event_type):
+            return msgspec.convert(upcast(event.event_type, version, msgspec.json.decode(data)), kind)
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, AttributeError):
         return kind()
 
 

@@ -32,11 +32,12 @@ class RunVerifier:
     not one for each event that follows it.
     """
 
-    def __init__(self, run: RunIdentity) -> None:
+    def __init__(self, run: RunIdentity, enforcement: str) -> None:
         self.seq = 0
         self._run = run
-        self._part = run_part(run)
+        self._part = run_part(run, enforcement)
         self._previous: bytes | None = GENESIS
+        self._first_at = self._last_at = 0
 
     def check(self, event: StoredEvent) -> Iterator[Finding]:
         seq, run_id = self.seq, self._run.run_id
@@ -50,9 +51,17 @@ class RunVerifier:
             return
         yield from _check_event(self._run, self._part, self._previous, event)
         self._previous, self.seq = event.hash, event.run_seq
+        self._last_at = event.persisted_at
+        self._first_at = self._first_at or event.persisted_at
 
-    def finish(self, last_seq: int, head: bytes) -> Iterator[Finding]:
+    def finish(self, last_seq: int, head: bytes, created_at: int, persisted_at: int) -> Iterator[Finding]:
         """Compare the end of the history with what the run's row says of it."""
+        wrong = list(self._compare_end(last_seq, head))
+        if not wrong and last_seq and (created_at > self._first_at or persisted_at != self._last_at):
+            wrong = [Finding(self._run.run_id, "CHANGED", "the times on the run's row are not those of its events")]
+        yield from wrong
+
+    def _compare_end(self, last_seq: int, head: bytes) -> Iterator[Finding]:
         seq, run_id = self.seq, self._run.run_id
         if seq < last_seq:
             yield Finding(
@@ -67,10 +76,7 @@ class RunVerifier:
 
 
 def _check_event(run: RunIdentity, part: bytes, previous: bytes | None, event: StoredEvent) -> Iterator[Finding]:
-    key = key_bytes(
-        run.run_id, event.step_id, event.logical_attempt_id, event.event_type, run.plan_id, run.plan_version
-    )
-    if key != event.idempotency_key:
+    if not _has_its_key(run, event):
         yield Finding(run.run_id, "CHANGED", "the idempotency key does not belong to this event", event.run_seq)
     elif previous is not None and not _is_linked(previous, part, event):
         yield Finding(
@@ -85,5 +91,14 @@ def _check_event(run: RunIdentity, part: bytes, previous: bytes | None, event: S
 def _is_linked(previous: bytes, part: bytes, event: StoredEvent) -> bool:
     try:
         return link(previous, part, event) == event.hash
-    except (TypeError, AttributeError):
-        return False  # a column holds something of another type than was ever written
+    except (TypeError, AttributeError, ValueError):
+        return False  # a column holds something that was never written: another type, or broken text
+
+
+def _has_its_key(run: RunIdentity, event: StoredEvent) -> bool:
+    plan = (run.plan_id, run.plan_version)
+    try:
+        key = key_bytes(run.run_id, event.step_id, event.logical_attempt_id, event.event_type, *plan)
+    except ValueError:
+        return False
+    return key == event.idempotency_key

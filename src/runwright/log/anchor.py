@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -115,14 +116,20 @@ async def compare(log: RunLog, anchor: Anchor) -> AsyncIterator[Finding]:
 def load_or_make_key(folder: Path) -> Ed25519PrivateKey:
     """The key of a state folder, made on first use, readable by its owner only."""
     path = folder / KEY_FILE
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return load_key(path)
     key = Ed25519PrivateKey.generate()
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with NamedTemporaryFile(dir=folder, prefix=KEY_FILE) as file:  # readable by its owner only
+            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            file.flush()
+            os.fsync(file.fileno())
+            os.link(file.name, path)  # whole or not at all, and never over another one
+    except FileExistsError:
+        return load_key(path)
+    except OSError as error:
+        raise _invalid(f"No key can be made in {folder}: {error.strerror}.") from None
     return key
 
 

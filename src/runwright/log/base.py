@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Self
 
 from runwright.contract.clock import Clock, Ids
@@ -12,12 +12,12 @@ from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decod
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary
-from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState, freeze
 from runwright.core.verify import Finding, RunVerifier
 
+from .arguments import can_be_a_name, check_number, moment, not_found
 from .clock import SystemClock, SystemIds
 from .folding import fold_rows, summary_differs
 from .intake import Intake, Request
@@ -110,15 +110,20 @@ class RunLog(ABC):
         return _receipts_or_raise(results)
 
     async def ingest(
-        self, events: Iterable[RunEventWrite | bytes], *, blocked: set[str] | None = None, atomic: bool = False
+        self,
+        events: Iterable[RunEventWrite | bytes],
+        *,
+        blocked: set[str] | None = None,
+        atomic: bool = False,
+        enforcement: Enforcement = Enforcement.STRICT,
     ) -> list[Outcome]:
         """Append a stream of events (or their JSON lines); for each run up to the first that is refused.
 
         Never raises for an event: each gets its receipt or refusal, in order. `blocked` carries the
         runs that had a refusal from one call of a stream to the next. With `atomic`, a refusal keeps
-        all of its run's events in this call out.
+        all of its run's events in this call out. `enforcement` is that of runs which this makes.
         """
-        return await self._append_many(list(events), atomic=atomic, blocked=blocked)
+        return await self._append_many(list(events), atomic=atomic, blocked=blocked, enforcement=enforcement)
 
     async def _append_many(
         self,
@@ -128,6 +133,7 @@ class RunLog(ABC):
         expected_seq: int | Mapping[str, int] | None = None,
         fence: Fence | None = None,
         blocked: set[str] | None = None,
+        enforcement: Enforcement = Enforcement.STRICT,
     ) -> list[Outcome]:
         blocked = set() if blocked is None else blocked
         results: list[Outcome | None] = [None] * len(events)
@@ -148,7 +154,7 @@ class RunLog(ABC):
             for run_id in blocked & accepted.keys():
                 del accepted[run_id]
         units = [
-            Unit(run_id, prepared, atomic, _expected(expected_seq, run_id), fence)
+            Unit(run_id, prepared, atomic, _expected(expected_seq, run_id), fence, enforcement=enforcement)
             for run_id, prepared in accepted.items()
         ]
         if units:
@@ -188,6 +194,9 @@ class RunLog(ABC):
 
     async def read(self, run_id: str, after: int = 0, limit: int | None = None) -> list[RunEventRecord]:
         """Events of a run with runSeq beyond `after`, in order."""
+        check_number("after", after, 0)
+        if limit is not None:
+            check_number("limit", limit, 1)
         row = await self.find_run(run_id)
         return _records(row.identity, await self._rows(row.run_key, after, limit))
 
@@ -213,6 +222,7 @@ class RunLog(ABC):
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> TailPage:
         """Events of every run beyond the cursor: each run's in order, none lost, none twice."""
+        check_number("limit", limit, 1)
         found, positions = await self._tail(self._parse_cursor(after), limit)
         with guarded("The log"):
             records = [record(run, event) for run, event in found]
@@ -234,13 +244,15 @@ class RunLog(ABC):
         return await self._news.wait(self._news.count, timeout)
 
     async def find_run(self, run_id: str) -> RunRow:
-        row = await self._find(run_id)
+        row = await self._find(run_id) if can_be_a_name(run_id) else None
         if row is None:
-            raise _not_found(run_id)
+            raise not_found(run_id)
         return row
 
     async def resolve(self, name: str) -> RunRow:
         """A run by its exact id, else by a unique prefix of it, or `@last` for the newest."""
+        if not can_be_a_name(name):
+            raise not_found(name)
         if name == "@last":
             newest = await self._list(RunFilter(), None, 1)
             if not newest:
@@ -256,19 +268,22 @@ class RunLog(ABC):
             raise RunwrightError(
                 ErrorCode.RUN_NOT_FOUND, f"{name!r} is the beginning of several run ids; give more of it."
             )
-        raise _not_found(name)
+        raise not_found(name)
 
     async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
         """The run that another engine knows under these ids."""
         row = await self._find_engine_run(provider, workflow_id, provider_run_id)
         if row is None:
-            raise _not_found(f"{provider}://{workflow_id}/{provider_run_id}")
+            raise not_found(f"{provider}://{workflow_id}/{provider_run_id}")
         return row
 
     async def list_runs(
         self, wanted: RunFilter | None = None, *, cursor: str | None = None, limit: int = 50
     ) -> RunPage:
         """Runs, newest first, a page at a time."""
+        check_number("limit", limit, 1)
+        if wanted is not None and wanted.since is not None:
+            check_number("since", wanted.since, 0)
         before = None
         if cursor is not None:
             if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
@@ -281,7 +296,8 @@ class RunLog(ABC):
     async def snapshot(self, run_id: str, at: int | str | datetime | None = None) -> RunSnapshot:
         """The run as it is, or as it was at an event (a number) or a time (RFC 3339 UTC text or datetime)."""
         row = await self.find_run(run_id)
-        until_seq, until_time = None, None
+        until_seq: int | None = None
+        until_time: int | None = None
         if isinstance(at, int):
             if not 0 <= at <= row.last_seq:
                 raise RunwrightError(
@@ -289,7 +305,7 @@ class RunLog(ABC):
                 )
             until_seq = at
         elif at is not None:
-            until_time = _moment(at)
+            until_time = moment(at)
         with guarded(f"Run {run_id!r}"):
             return freeze(row.identity, await self._fold(row, until_seq, until_time))
 
@@ -317,7 +333,7 @@ class RunLog(ABC):
             yield Finding(f"#{run_key}", "MISSING", "events are left of a run whose row was removed")
 
     async def _verify_run(self, row: RunRow) -> AsyncIterator[Finding]:
-        verifier = RunVerifier(row.identity)
+        verifier = RunVerifier(row.identity, row.enforcement)
         after = -(2**62)  # also what was slipped in before the first event
         while True:
             rows = await self._rows(row.run_key, after, PAGE)
@@ -331,8 +347,10 @@ class RunLog(ABC):
             if now is None or now.last_seq <= verifier.seq or not await self._rows(row.run_key, after, 1):
                 break
         end = now or row
-        for finding in verifier.finish(end.last_seq, end.head):
+        for finding in verifier.finish(end.last_seq, end.head, end.created_at, end.persisted_at):
             yield finding
+        for run_seq in await self._misplaced(row.run_key):
+            yield Finding(row.identity.run_id, "CHANGED", "the event was moved to another place in the log", run_seq)
 
     async def heads(self) -> AsyncIterator[tuple[str, int, bytes]]:
         """Each run with its last event and hash: what an anchor is made of."""
@@ -423,6 +441,8 @@ class RunLog(ABC):
         self, positions: list[int], limit: int
     ) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]: ...
     @abstractmethod
+    async def _misplaced(self, run_key: int) -> list[int]: ...
+    @abstractmethod
     async def _orphans(self) -> list[int]: ...
     @abstractmethod
     async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool: ...
@@ -483,21 +503,3 @@ def _expected(expected_seq: int | Mapping[str, int] | None, run_id: str) -> int 
     if expected_seq is None or isinstance(expected_seq, int):
         return expected_seq
     return expected_seq.get(run_id)
-
-
-def _not_found(name: str) -> RunwrightError:
-    return RunwrightError(
-        ErrorCode.RUN_NOT_FOUND, f"There is no run {name!r} here. `runwright list` shows those there are."
-    )
-
-
-def _moment(moment: str | datetime) -> int:
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Give the time with its time zone, in UTC.")
-        return to_micros(moment.astimezone(UTC).isoformat())
-    if not is_utc(moment):
-        raise RunwrightError(
-            ErrorCode.INVALID_ARGUMENT, "Give the time as RFC 3339 in UTC, such as 2026-01-31T08:00:00Z."
-        )
-    return to_micros(moment)

@@ -30,7 +30,7 @@ from .prepare import Context, Prepared, identity, uuid_text
 logger = logging.getLogger("runwright.log")
 
 NOT_ATTEMPTED = Refusal(
-    "not_attempted", ErrorCode.NOT_ATTEMPTED, "An earlier event of this run was refused; this one was not tried."
+    "not_attempted", ErrorCode.NOT_ATTEMPTED, "Another event of this run was refused; this one was not written."
 )
 
 
@@ -50,8 +50,8 @@ class Unit(msgspec.Struct, eq=False):
     expected_seq: int | None = None
     fence: Fence | None = None
     create: tuple[Context, Enforcement] | None = None
+    enforcement: Enforcement = Enforcement.STRICT  # of a run that its first event makes
     results: list[Receipt | Refusal] = []
-    done: Callable[[], None] | None = None
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -129,6 +129,8 @@ class Group:
             run = self.runs.get(unit.run_id)
             if unit.fence is None and run is not None and run.owner is not None and run.epoch is not None:
                 owners.add((run.owner, run.epoch))
+            elif unit.fence is not None and run is None:
+                owners.add((unit.fence.owner, unit.fence.epoch))  # it will own the run that this unit makes
         return owners
 
     def answer_live(self, live: Callable[[str, int], bool]) -> None:
@@ -150,10 +152,14 @@ class Group:
             elif unit.create is not None and (run.exists or run.run_id in changed):
                 unit.results = _refuse_all(unit, 0, [], _refusal(_already_exists(unit.run_id)))
                 continue
+            if not unit.events and unit.fence is not None and not self._live(unit.fence.owner, unit.fence.epoch):
+                unit.results = [_refusal(_stale_fence())]
+                del self.runs[unit.run_id]
+                continue
             self._judge_unit(run, unit, now)
             if run.fresh or (unit.create is not None and not unit.events):
                 changed[run.run_id] = run
-            elif not run.exists:
+            elif not run.exists and run.run_id not in changed:
                 del self.runs[unit.run_id]  # refused: the run it would have made does not exist
         return list(changed.values())
 
@@ -162,7 +168,7 @@ class Group:
             context, enforcement = unit.create
             run = OpenRun(context, enforcement)
         elif unit.events:
-            run = OpenRun(unit.events[0].run, Enforcement.STRICT)
+            run = OpenRun(unit.events[0].run, unit.enforcement)
         else:
             return None
         if unit.fence is not None:
@@ -171,6 +177,7 @@ class Group:
 
     def _judge_unit(self, run: OpenRun, unit: Unit, now: int) -> None:
         backup = _Backup(run, unit) if unit.atomic and len(unit.events) > 1 else None
+        alerts = len(self.alerts)
         results: list[Receipt | Refusal] = []
         was_fresh = len(run.fresh)
         seq_before = run.seq
@@ -180,7 +187,8 @@ class Group:
                 self._tally.refused += 1
                 if backup is not None:
                     backup.restore()
-                    results = [kept if kept.status == "duplicate" else NOT_ATTEMPTED for kept in results]
+                    del self.alerts[alerts:]
+                    results = [kept if _was_there(kept, seq_before) else NOT_ATTEMPTED for kept in results]
                 unit.results = _refuse_all(unit, number, results, result)
                 return
             results.append(result)
@@ -236,12 +244,10 @@ class Group:
 
     def _fence_problem(self, run: OpenRun, unit: Unit, event: Prepared) -> RunwrightError | None:
         if unit.fence is not None:
-            if (run.owner, run.epoch) == (unit.fence.owner, unit.fence.epoch):
+            holds = (run.owner, run.epoch) == (unit.fence.owner, unit.fence.epoch)
+            if holds and (run.exists or self._live(unit.fence.owner, unit.fence.epoch)):
                 return None
-            return RunwrightError(
-                ErrorCode.STALE_FENCE,
-                "This process no longer drives the run. Stop driving it; whoever holds it now goes on.",
-            )
+            return _stale_fence()
         if event.drives and run.owner is not None and run.epoch is not None and self._live(run.owner, run.epoch):
             return RunwrightError(
                 ErrorCode.RUN_OWNED,
@@ -287,6 +293,11 @@ class Group:
                 identity(run.context), invalid, event.event_id, stored.run_seq, persisted_at, status, stored.step_id
             )
         )
+
+
+def _was_there(result: Receipt | Refusal, seq_before: int) -> bool:
+    """Whether a receipt still holds after a roll-back: not if it is for a twin in the same batch."""
+    return isinstance(result, Receipt) and result.status == "duplicate" and result.run_seq <= seq_before
 
 
 def _nobody_lives(_owner: str, _epoch: int) -> bool:
@@ -355,6 +366,12 @@ def _context_mismatch(event: Prepared, run: OpenRun) -> RunwrightError:
         ErrorCode.RUN_CONTEXT_MISMATCH,
         f"{' and '.join(wrong)} differ from what this run was created with. A run keeps its context for life.",
         fields=wrong,
+    )
+
+
+def _stale_fence() -> RunwrightError:
+    return RunwrightError(
+        ErrorCode.STALE_FENCE, "This process no longer drives the run. Stop driving it; whoever holds it now goes on."
     )
 
 

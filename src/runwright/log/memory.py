@@ -158,6 +158,10 @@ class MemoryLog(RunLog):
         found = self._order[start : start + limit]
         return [(run.row.identity, event) for run, event in found], [start + len(found)]
 
+    async def _misplaced(self, run_key: int) -> list[int]:
+        del run_key
+        return []
+
     async def _orphans(self) -> list[int]:
         return []
 

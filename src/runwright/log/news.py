@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from runwright.contract.clock import Clock
+from runwright.contract.errors import RunwrightError
+
+logger = logging.getLogger("runwright.log")
 
 POLL_SECONDS = 0.025
 
@@ -49,7 +53,12 @@ class News:
 
     async def _poll(self, changed_elsewhere: Callable[[], Awaitable[bool]]) -> None:
         while self._waiters:
-            if await changed_elsewhere():
+            try:
+                changed = await changed_elsewhere()
+            except RunwrightError as error:
+                logger.warning("Looking for news failed; waiters look for themselves: %s", error)
+                changed = True
+            if changed:
                 self.tell()
             await self._clock.sleep(POLL_SECONDS)
 

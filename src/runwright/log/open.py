@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,11 @@ def open_log(
 
 
 def _bad_url(url: str) -> RunwrightError:
-    scheme = url.partition("://")[0] if "://" in url else url  # never the rest: it may hold a password
+    scheme = re.match("[a-z]{1,20}(?=:)", url)  # never more than that: the rest may hold a password
     return RunwrightError(
         ErrorCode.STORE_URL_INVALID,
-        f"{scheme!r} does not begin a store URL. Use sqlite:///file, sqlite:////absolute/file, postgresql://… or memory://.",
+        f"This is no store URL{'' if scheme is None else f' ({scheme[0]}:…)'}. Use sqlite:///file, "
+        "sqlite:////absolute/file, postgresql://… or memory://.",
     )
 
 

@@ -81,7 +81,7 @@ class OpenRun:
         """A run that does not exist yet."""
         self.context = context
         self.enforcement = enforcement
-        self.part = run_part(identity(context))
+        self.part = run_part(identity(context), enforcement)
         self.exists = False
         self.run_key = 0
         self.state = RunState()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,10 +22,12 @@ from .judge import Fence
 from .leases import lease_lost, lives, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import encode_summary
-from .postgres_connect import Connection, coded_errors, connect, place, prepare_store
+from .postgres_connect import LOST, Connection, coded_errors, connect, place, prepare_store
 from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
 from .queries import load_queries
 from .rows import alert_from, alert_row, lease_row, run_identity, run_row
+
+logger = logging.getLogger("runwright.log")
 
 LANES = 2  # one thinks while the other commits; more would only make their groups smaller
 NOTIFY_SECONDS = 0.01
@@ -45,6 +48,7 @@ class PostgresLog(RunLog):
         self._listener: Connection | None = None
         self._notifier: asyncio.Task[None] | None = None
         self._polls = 0
+        self._untold = False  # something was committed since the last notification
 
     async def open(self) -> None:
         with coded_errors(self._url):
@@ -85,24 +89,26 @@ class PostgresLog(RunLog):
     def _wrote(self) -> None:
         """Tell waiters here at once, and other processes soon: one notification for all that comes in 10 ms."""
         self._news.tell()
+        self._untold = True
         if self._notifier is None or self._notifier.done():
             self._notifier = asyncio.create_task(self._notify())
 
     async def _notify(self) -> None:
-        await self.clock.sleep(NOTIFY_SECONDS)
-        try:
-            await self._fetch_value("SELECT pg_notify($1, '')", CHANNEL)
-        except RunwrightError:
-            return  # others find the news at their next look
+        while self._untold:
+            await self.clock.sleep(NOTIFY_SECONDS)
+            self._untold = False  # what is committed from here on needs another notification
+            try:
+                await self._fetch_value("SELECT pg_notify($1, '')", CHANNEL)
+            except RunwrightError:
+                return  # others find the news at their next look
 
     async def _changed_elsewhere(self) -> bool:
         if self._listener is None or self._listener.is_closed():
             try:
-                listener = await connect(self._url)
+                listener = self._listener = await connect(self._url)
                 await listener.add_listener(CHANNEL, self._hear)
-                self._listener = listener
-            except (asyncpg.PostgresError, OSError):
-                self._listener = None
+            except (asyncpg.PostgresError, *LOST) as error:
+                logger.debug("no notifications for now: %r", error)  # we look now and then all the same
         self._polls += 1
         return self._polls % LOOK_EVERY == 0
 
@@ -158,6 +164,9 @@ class PostgresLog(RunLog):
             fields = tuple(row)
             found.append((run_identity(fields[18:]), StoredEvent(*fields[:16])))
         return found, reached
+
+    async def _misplaced(self, run_key: int) -> list[int]:
+        return [row["run_seq"] for row in await self._fetch("misplaced", run_key)]
 
     async def _orphans(self) -> list[int]:
         return [row["run_key"] for row in await self._fetch("orphans")]

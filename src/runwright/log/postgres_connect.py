@@ -92,7 +92,7 @@ async def connect(url: str) -> Connection:
     place(url)
     settings = {"application_name": "runwright"}
     try:
-        return await asyncpg.connect(url, timeout=10, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return await asyncpg.connect(url, timeout=10, command_timeout=60, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except (ValueError, OverflowError):
         raise _unreadable_url() from None  # what asyncpg says of it may show a part of the password
 

@@ -122,8 +122,18 @@ class Lane:
             if not isinstance(error, RunwrightError):
                 logger.warning("An append group failed: %r", error)
                 error = translate(error, self._url, outcome)
-            self._fail(self._under_way, error)
-            self._under_way = []
+            await self._fail_or_split(error)
+
+    async def _fail_or_split(self, error: RunwrightError) -> None:
+        """Tell those under way; but if one of them may have spoiled it for the others, try each by itself."""
+        items, self._under_way = self._under_way, []
+        connected = self._connection is not None and not self._connection.is_closed()
+        if len(items) == 1 or not connected or error.code != ErrorCode.STORE_UNAVAILABLE:
+            self._fail(items, error)
+            return
+        for item in items:
+            self._under_way = [item]
+            await self._write()
 
     def _fail(self, items: list[tuple[Unit, Request]], error: RunwrightError) -> None:
         for _, request in items:

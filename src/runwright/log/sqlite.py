@@ -186,6 +186,10 @@ class SqliteLog(RunLog):
             self._identities[run_key] = known
         return known
 
+    async def _misplaced(self, run_key: int) -> list[int]:
+        sql = self._sql["misplaced"]
+        return await self._read(lambda cursor: [row[0] for row in cursor.execute(sql, (run_key,))])
+
     async def _orphans(self) -> list[int]:
         return await self._read(lambda cursor: [row[0] for row in cursor.execute(self._sql["orphans"])])
 
@@ -304,7 +308,7 @@ def _damaged_event(row: Any) -> StoredEvent:
     fields: list[Any] = list(row)
     for place in (2, 4, 8, 10, 11, 12):  # the columns of text
         if fields[place] is not None:
-            fields[place] = fields[place].decode(errors="replace")
+            fields[place] = fields[place].decode(errors="surrogateescape")
     return StoredEvent(*fields)
 
 

@@ -12,6 +12,7 @@ import apsw
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
+from .clock import SystemClock
 from .queries import load_migrations
 
 APPLICATION_ID = 0x52754E77  # "RuNw": says that the file is ours
@@ -93,7 +94,8 @@ def prepare_store(path: Path) -> None:
     """Make the store, or bring it up to date; safe for several processes at once."""
     refuse_network_file_system(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # payloads are nobody else's business
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise RunwrightError(
             ErrorCode.STORE_UNAVAILABLE, f"The folder {path.parent} cannot be made: {error.strerror}."
@@ -118,8 +120,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             ErrorCode.STORE_TOO_NEW,
             f"{path} has schema version {version}; this Runwright knows up to {len(migrations)}. Upgrade Runwright.",
         )
-    if read_one(connection, "PRAGMA journal_mode") != "wal":  # a new file, or a copy that SQLite made
-        cursor.execute("PRAGMA journal_mode = WAL").fetchall()
+    _use_wal(connection)
     if version == len(migrations):
         return
     cursor.execute("BEGIN IMMEDIATE")
@@ -129,6 +130,19 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
         cursor.execute(f"PRAGMA user_version = {number}").fetchall()
     cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}").fetchall()
     cursor.execute("COMMIT")
+
+
+def _use_wal(connection: apsw.Connection) -> None:
+    """Turn write-ahead mode on, for a new file or a copy that SQLite made. SQLite does not wait its turn here."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + 10
+    while read_one(connection, "PRAGMA journal_mode") != "wal":
+        try:
+            cursor_of(connection).execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if clock.monotonic() > deadline:
+                raise
+            clock.pause(0.005)
 
 
 def schema_version(connection: apsw.Connection, path: Path) -> int:
@@ -153,7 +167,7 @@ def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
             mounts = Path("/proc/self/mounts").read_text()
         except OSError:
             return  # not Linux: nothing to go by
-    place = os.path.abspath(path)
+    place = os.path.realpath(path)
     best, kind = "", ""
     for line in mounts.splitlines():
         fields = line.split(" ")

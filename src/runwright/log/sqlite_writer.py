@@ -89,10 +89,10 @@ class SqliteWriter:
         self._verified: dict[str, int] = {}
         self._data_version = -1
         self._last_run_key = 0
-        self._wal_pages = 0  # about how many the write-ahead log has grown by
+        self._wal_pages = self._checkpointed_at = 0
         self._pause = SystemClock().pause
         self._connection = connect(path, writer=True)
-        self._connection.wal_autocheckpoint(0)  # that would make the callers wait; see _checkpoint_if_due
+        self._connection.set_wal_hook(self._note_wal)  # instead of SQLite's own: see _checkpoint_if_due
         self._cursor = cursor_of(self._connection)
         self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
         self._thread.start()
@@ -110,13 +110,28 @@ class SqliteWriter:
     def _run(self) -> None:
         try:
             while (job := self._inbox.get()) is not None:
-                if isinstance(job, Call):
-                    self._carry_out(job)
-                else:
-                    self._write(job)
-                self._checkpoint_if_due()
+                try:
+                    if isinstance(job, Call):
+                        self._carry_out(job)
+                    else:
+                        self._write(job)
+                    self._checkpoint_if_due()
+                except Exception as error:
+                    logger.exception("The writer cannot go on; open the log again")
+                    self._give_up(job, _bug(error))
+                    return
         finally:
             self._connection.close()
+
+    def _give_up(self, job: Job | None, error: RunwrightError) -> None:
+        """Answer everybody who waits, and whoever still comes, with the error: nothing can be written any more."""
+        while job is not None:
+            if isinstance(job, Call):
+                job.error = error
+                self._on_loop(job.settle)
+            else:
+                self._fail([job], error)
+            job = self._inbox.get()
 
     def _write(self, first: Request) -> None:
         """Commit this request and all that have queued up behind it."""
@@ -241,8 +256,7 @@ class SqliteWriter:
         for question in group.id_questions():
             if self._cursor.execute(self._sql["find_event_id"], (question.run_key, question.key)).fetchone():
                 group.answer_id(question.run_key, question.key)
-        if group.owners_in_question():
-            group.answer_live(self.lives)
+        group.answer_live(self.lives)
 
     def _store(self, changed: list[OpenRun], now: int) -> None:
         events: list[tuple[Any, ...]] = []
@@ -267,7 +281,6 @@ class SqliteWriter:
                 engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
                 moved.append((run.seq, run.head, run.persisted_at, text, summary.status, *engine, run.run_key))
             events.extend((run.run_key, *msgspec.structs.astuple(event)) for event in run.fresh.values())
-        self._wal_pages += 2 * len(events) + len(changed) + len(made)
         if made:
             self._cursor.executemany(self._sql["insert_run"], made)
         self._cursor.executemany(self._insert_event, events)
@@ -299,6 +312,9 @@ class SqliteWriter:
             return  # nobody wants it any more
         try:
             self._begin()
+            if call.future.cancelled():  # while we waited for the lock
+                self._roll_back()
+                return
             call.result = call.work(self)
             self._commit()
         except apsw.Error as error:
@@ -316,11 +332,17 @@ class SqliteWriter:
         self._verified.clear()
         self._data_version = -1
 
+    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
+        if pages < self._checkpointed_at:
+            self._checkpointed_at = 0  # the log file was begun anew
+        return apsw.SQLITE_OK
+
     def _checkpoint_if_due(self) -> None:
         """Move the write-ahead log into the database when it has grown, after the callers were told."""
-        if self._wal_pages < CHECKPOINT_PAGES:
+        if self._wal_pages - self._checkpointed_at < CHECKPOINT_PAGES:
             return
-        self._wal_pages = 0
+        self._checkpointed_at = self._wal_pages
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:

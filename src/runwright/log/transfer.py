@@ -57,7 +57,7 @@ class Importer:
             try:
                 waiting.append(await self._event(line))
             except RunwrightError as error:
-                outcomes += await self._log.ingest(waiting, blocked=self._blocked)
+                outcomes += await self._ingest(waiting)
                 waiting = []
                 run_id = run_id_in(line)
                 if run_id in self._blocked:
@@ -66,7 +66,7 @@ class Importer:
                 outcomes.append(Refusal("refused", error.code, error.detail, error.facts))
                 if run_id is not None:
                     self._blocked.add(run_id)
-        return outcomes + await self._log.ingest(waiting, blocked=self._blocked)
+        return outcomes + await self._ingest(waiting)
 
     async def _event(self, line: bytes) -> RunEventWrite:
         document = _object(line)
@@ -77,10 +77,11 @@ class Importer:
         else:
             event = decode_event(line, ImportedEvent)
         if known is None:
-            run = identity(known_run(event))
-            await self._create(run)
-            self._known[run.run_id] = run
+            self._known[event.run_id] = identity(known_run(event))
         return event
+
+    async def _ingest(self, events: list[RunEventWrite]) -> list[Outcome]:
+        return await self._log.ingest(events, blocked=self._blocked, enforcement=Enforcement.OBSERVE)
 
     async def _look_up(self, run_id: str) -> RunIdentity | None:
         if run_id not in self._known:
@@ -90,13 +91,6 @@ class Importer:
                 if error.code != ErrorCode.RUN_NOT_FOUND:
                     raise
         return self._known.get(run_id)
-
-    async def _create(self, run: RunIdentity) -> None:
-        try:
-            await self._log.create_run(run, enforcement=Enforcement.OBSERVE)
-        except RunwrightError as error:
-            if error.code != ErrorCode.RUN_ALREADY_EXISTS:
-                raise
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -48,7 +48,8 @@ CREATE INDEX run_by_status ON run (status, run_key);
 CREATE INDEX run_by_plan ON run (plan_id, run_key);
 CREATE INDEX run_by_tenant ON run (tenant_id, run_key);
 CREATE INDEX run_by_creation ON run (created_at);
-CREATE INDEX run_by_engine ON run (workflow_id, provider_run_id, provider) WHERE workflow_id IS NOT NULL;
+-- By digest: the ids of other engines may be longer than an index takes.
+CREATE INDEX run_by_engine ON run (md5(workflow_id), md5(provider_run_id)) WHERE workflow_id IS NOT NULL;
 CREATE INDEX run_by_owner ON run (owner) WHERE owner IS NOT NULL;
 CREATE INDEX run_by_wake ON run (wake_at) WHERE wake_at IS NOT NULL;
 

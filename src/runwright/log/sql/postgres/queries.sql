@@ -97,7 +97,10 @@ FROM run WHERE run_id >= $1 AND starts_with(run_id, $1) ORDER BY run_id LIMIT $2
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run WHERE provider = $1 AND workflow_id = $2 AND provider_run_id = $3 ORDER BY run_key DESC LIMIT 1;
+FROM run
+WHERE md5(workflow_id) = md5($2) AND md5(provider_run_id) = md5($3)
+  AND provider = $1 AND workflow_id = $2 AND provider_run_id = $3
+ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
 -- Newest first.
@@ -124,7 +127,7 @@ SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engin
 FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
 CROSS JOIN LATERAL (SELECT * FROM event WHERE event.shard = seen.shard AND event.pos > seen.pos
                     ORDER BY event.pos LIMIT $3) AS e
-JOIN run ON run.run_key = e.run_key
+LEFT JOIN run ON run.run_key = e.run_key
 ORDER BY e.shard, e.pos;
 
 -- name: run_index
@@ -153,6 +156,12 @@ SELECT last_seq FROM run WHERE run_key = $1 FOR UPDATE;
 
 -- name: erase_payload
 UPDATE event SET payload_digest = $1, payload = NULL WHERE run_key = $2 AND run_seq = $3;
+
+-- name: misplaced
+-- Events whose place in the log is not behind that of the event before them, or in another shard.
+SELECT run_seq
+FROM (SELECT run_seq, pos, shard, lag(pos) OVER (ORDER BY run_seq) AS earlier FROM event WHERE run_key = $1) AS e
+WHERE pos <= earlier OR shard <> (SELECT run.shard FROM run WHERE run.run_key = $1) LIMIT 100;
 
 -- name: orphans
 SELECT DISTINCT run_key FROM event WHERE NOT EXISTS (SELECT FROM run WHERE run.run_key = event.run_key) LIMIT 100;

@@ -95,6 +95,11 @@ WHERE run_key = ? AND last_seq = ? RETURNING run_key;
 -- name: erase_payload
 UPDATE event SET payload_digest = ?, payload = NULL WHERE run_key = ? AND run_seq = ?;
 
+-- name: misplaced
+-- Events whose place in the log is not behind that of the event before them.
+SELECT run_seq FROM (SELECT run_seq, pos, lag(pos) OVER (ORDER BY run_seq) AS earlier FROM event WHERE run_key = ?)
+WHERE pos <= earlier LIMIT 100;
+
 -- name: orphans
 SELECT DISTINCT run_key FROM event WHERE run_key NOT IN (SELECT run_key FROM run) ORDER BY run_key LIMIT 100;
 
