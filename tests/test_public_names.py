@@ -11,7 +11,7 @@ PUBLIC = {
     "Alert", "AppendRefused", "Enforcement", "ErrorCode", "Fence", "Finding", "Holder", "Lease", "Receipt", "Refusal",
     "RunEventRecord", "RunEventWrite", "RunFilter", "RunIdentity", "RunLog", "RunPage", "RunRow", "RunSnapshot",
     "RunStatus", "RunSummary", "RunwrightError", "SnapshotProjector", "StepSnapshot", "StepStatus", "TailPage",
-    "__version__", "idempotency_key", "new_event", "new_run", "open_log",
+    "__version__", "idempotency_key", "new_event", "new_run", "open_log", "this_process",
 }  # fmt: skip
 
 LOG_METHODS = {

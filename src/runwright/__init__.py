@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .core.projector import SnapshotProjector
     from .core.verify import Finding
     from .log.base import AppendRefused, RunLog
+    from .log.holder import this_process
     from .log.judge import Fence
     from .log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
     from .log.open import new_event, new_run, open_log
@@ -38,6 +39,7 @@ _HOMES = {
     "core.projector": ("SnapshotProjector",),
     "core.verify": ("Finding",),
     "log.base": ("AppendRefused", "RunLog"),
+    "log.holder": ("this_process",),
     "log.judge": ("Fence",),
     "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
     "log.open": ("new_event", "new_run", "open_log"),
@@ -75,6 +77,7 @@ __all__ = [
     "new_event",
     "new_run",
     "open_log",
+    "this_process",
 ]
 
 

@@ -33,7 +33,9 @@ class Shell:
         self.stderr = done.stderr.decode()
         return done.stdout.decode()
 
-    def process(self, *arguments: str, stdin: bytes = b"", **variables: str) -> subprocess.CompletedProcess[bytes]:
+    def process(
+        self, *arguments: str | bytes, stdin: bytes = b"", **variables: str
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-m", "runwright", *arguments],
             cwd=self.folder,
@@ -397,3 +399,38 @@ def test_help_names_every_command(runwright: Shell) -> None:
     ):
         assert f"  {name} " in text
         assert "--store" in runwright(name, "--help")
+
+
+def test_events_go_in_whether_or_not_anybody_reads_the_receipts(runwright: Shell) -> None:
+    events = History("unread")
+    many = lines(*events.started(), *(events("StepStarted", f"s{number}") for number in range(3000)))
+    (runwright.folder / "many.jsonl").write_bytes(many)
+    command = f"{sys.executable} -m runwright append many.jsonl --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=runwright.folder, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+    assert json.loads(runwright("show", "unread", "--json"))["lastEventSeq"] == 3002
+
+
+def test_the_store_is_for_its_owners_eyes(recorded: Shell) -> None:
+    assert (recorded.folder / ".runwright").stat().st_mode & 0o777 == 0o700
+    for path in (recorded.folder / ".runwright").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "@last", "--at", "999999999d"],
+        ["show", "@last", "--at", "99999999999999999999"],
+        ["show", b"\xff"],
+        ["list", "--since", "99999999999999999999d"],
+        ["events", "@last", "--after", "99999999999999999999"],
+        ["key", "--run-id", b"\xff", "--attempt", "1", "--type", "T", "--plan-id", "p", "--plan-version", "1"],
+    ],
+)
+def test_odd_arguments_are_answered_without_a_traceback(recorded: Shell, arguments: list[str | bytes]) -> None:
+    done = recorded.process(*arguments)
+    assert done.returncode in (0, 2)
+    assert b"Traceback" not in done.stderr
+    assert b"CORRUPT" not in done.stderr

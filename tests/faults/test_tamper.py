@@ -430,3 +430,20 @@ async def test_a_changed_summary_is_found_and_mended(durable_url: str) -> None:
         assert [run.to_json() for run in (await log.list_runs()).runs] == before
         for name in changes:
             assert (await log.find_engine_run("temporal", "orders", name)).identity.run_id == name
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        f"UPDATE run SET enforcement = 'observe' WHERE run_key = {RUN}",
+        f"UPDATE run SET persisted_at = persisted_at + 1 WHERE run_key = {RUN}",
+        f"UPDATE run SET created_at = created_at + 99000000 WHERE run_key = {RUN}",
+        f"UPDATE event SET pos = (SELECT max(pos) + 1 FROM event) WHERE run_key = {RUN} AND run_seq = 5",
+    ],
+)
+async def test_what_only_the_rows_say_cannot_be_edited_either(durable_url: str, edit: str) -> None:
+    await make(durable_url)
+    await tamper(durable_url, edit)
+    found = await findings(durable_url)
+    assert found
+    assert {finding.run_id for finding in found} == {"orders-1"}

@@ -77,3 +77,23 @@ async def test_a_refused_line_stops_its_run_but_not_what_came_before_it(event: H
         assert [outcome.status for outcome in outcomes] == [
             "appended", "refused", "not_attempted", "refused", "appended", "not_attempted",
         ]  # fmt: skip
+
+
+async def test_a_refused_first_line_makes_no_run(event: History) -> None:
+    wrong = msgspec.structs.replace(event("RunQueued"), idempotency_key="0" * 64)
+    async with rw.open_log("memory://") as log:
+        (outcome,) = await Importer(log).take([msgspec.json.encode(wrong)])
+        assert outcome.status == "refused"
+        assert (await log.list_runs()).runs == []
+
+
+async def test_the_second_pause_of_an_old_stream_is_not_taken_for_the_first() -> None:
+    base = {"tenantId": "t", "projectId": "p", "environmentId": "e", "planId": "old", "planVersion": "1"}
+    stream = [
+        {"eventType": name, "eventId": str(number), "runId": "r", "emittedAt": "2026-01-05T08:00:00Z", "context": base}
+        for number, name in enumerate(["RUN_STARTED", "RUN_PAUSED", "RUN_RESUMED", "RUN_PAUSED", "RUN_RESUMED"])
+    ]
+    async with rw.open_log("memory://") as log:
+        assert await imported(log, *stream) == ["appended"] * 5
+        assert (await log.snapshot("r")).pauses == 2
+        assert await imported(log, *stream) == ["duplicate"] * 5

@@ -83,9 +83,14 @@ class SnapshotProjector:
         """Whether a re-read has reached the head as it was when the gap was seen."""
         return snapshot.last_event_seq >= head_when_seen
 
-    def observe_lag(self, snapshot: RunSnapshot, newest_persisted_at: str, now: int) -> int:
-        """Microseconds for which the newest event has waited to be projected; beyond 5 s that is an alert."""
-        lag = now - to_micros(newest_persisted_at)
+    def observe_lag(self, snapshot: RunSnapshot, next_persisted_at: str | None, now: int) -> int:
+        """Microseconds for which an event has waited to be projected; beyond 5 s that is an alert.
+
+        `next_persisted_at` is of the first event that the snapshot does not have yet; None if it has them all.
+        """
+        if next_persisted_at is None:
+            return 0
+        lag = now - to_micros(next_persisted_at)
         if lag > LAG_ALERT_MICROS:
             self._keep(
                 Alert(
@@ -93,7 +98,7 @@ class SnapshotProjector:
                     severity="P2",
                     detail=f"The projection of this run is {lag / 1e6:.1f} s behind its log.",
                     run_id=snapshot.run_id,
-                    subject=newest_persisted_at,
+                    subject=next_persisted_at,
                     facts={"lagMs": lag // 1000, "lastEventSeq": snapshot.last_event_seq},
                 )
             )

@@ -1,17 +1,16 @@
-"""The log as its users know it. What differs from store to store is below the line of `Store`."""
+"""The log as its users know it. What differs from store to store is in `Store`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 from runwright.contract.clock import Clock, Ids
 from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
-from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary
+from runwright.contract.snapshot import RunSnapshot, RunSummary
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState, freeze
@@ -20,12 +19,13 @@ from runwright.core.verify import Finding, RunVerifier
 from .arguments import can_be_a_name, check_number, moment, not_found
 from .clock import SystemClock, SystemIds
 from .folding import fold_rows, summary_differs
-from .intake import Intake, Request
+from .intake import Intake
 from .judge import NOT_ATTEMPTED, Fence, Tally, Unit
-from .model import Holder, Lease, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
+from .model import Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .news import News
 from .prepare import Prepared, prepare, record, run_id_in
-from .rows import guarded
+from .rows import damaged, guarded
+from .store import Store
 
 PAGE = 1000
 _NOTHING: set[str] = set()
@@ -39,7 +39,7 @@ class AppendRefused(RunwrightError):
         self.results = results
 
 
-class RunLog(ABC):
+class RunLog(Store):
     """The Append Authority: the one way in, and every way out."""
 
     def __init__(
@@ -202,6 +202,7 @@ class RunLog(ABC):
 
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """All events of a run so far, however many, a page at a time."""
+        check_number("after", after, 0)
         row = await self.find_run(run_id)
         while rows := await self._rows(row.run_key, after, PAGE):
             for item in _records(row.identity, rows):
@@ -210,6 +211,7 @@ class RunLog(ABC):
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """All events of a run, those to come included. Ends when you stop asking."""
+        check_number("after", after, 0)
         row = await self.find_run(run_id)
         while True:
             seen = self._news.count
@@ -326,7 +328,10 @@ class RunLog(ABC):
             async for finding in self._verify_run(await self.find_run(run_id)):
                 yield finding
             return
-        async for row in self._every_run():
+        async for name, row in self._every_run():
+            if row is None:
+                yield Finding(name, "CHANGED", "the run's row holds values that Runwright never wrote")
+                continue
             async for finding in self._verify_run(row):
                 yield finding
         for run_key in await self._orphans():
@@ -354,8 +359,10 @@ class RunLog(ABC):
 
     async def heads(self) -> AsyncIterator[tuple[str, int, bytes]]:
         """Each run with its last event and hash: what an anchor is made of."""
-        async for row in self._every_run():
-            yield row.identity.run_id, row.last_seq, row.head
+        async for name, row in self._every_run():
+            if row is None:
+                raise damaged(f"The row of run {name!r}")
+            yield name, row.last_seq, row.head
 
     async def hash_at(self, run_id: str, seq: int) -> bytes | None:
         """The stored hash of one event; None if there is no such run or event."""
@@ -367,8 +374,11 @@ class RunLog(ABC):
         """Fold every run anew and compare its summary; write it again where it differs, unless only checking."""
         different: list[str] = []
         count = 0
-        async for row in self._every_run():
+        async for name, row in self._every_run():
             count += 1
+            if row is None:
+                different.append(name)  # beyond mending: even what its events belong to is in doubt
+                continue
             with guarded(f"Run {row.identity.run_id!r}"):
                 summary = (await self._fold(row, row.last_seq, None)).summary
             if not summary_differs(row, summary):
@@ -397,12 +407,18 @@ class RunLog(ABC):
             row = await self.find_run(row.identity.run_id)
             summary = (await self._fold(row, row.last_seq, None)).summary
 
-    async def _every_run(self) -> AsyncIterator[RunRow]:
-        before: int | None = None
-        while rows := await self._list(RunFilter(), before, PAGE):
-            for row in rows:
-                yield row
-            before = rows[-1].run_key
+    async def _every_run(self) -> AsyncIterator[tuple[str, RunRow | None]]:
+        """Every run, newest first; None for one whose row makes no sense."""
+        before = 2**62
+        while names := await self._names(before, PAGE):
+            for _, name in names:
+                try:
+                    yield name, await self._find(name)
+                except RunwrightError as error:
+                    if error.code != ErrorCode.STORE_CORRUPT:
+                        raise
+                    yield name, None
+            before = names[-1][0]
 
     def _parse_cursor(self, cursor: str | None) -> list[int]:
         if cursor is None:
@@ -413,77 +429,6 @@ class RunLog(ABC):
         ):
             raise RunwrightError(ErrorCode.INVALID_CURSOR, "Hand back the cursor that read_all gave, from this store.")
         return [int(part) for part in parts]
-
-    # What a store provides
-
-    _shards: int = 1
-
-    @abstractmethod
-    async def open(self) -> None: ...
-    @abstractmethod
-    async def close(self) -> None: ...
-    @abstractmethod
-    def _enqueue(self, request: Request) -> None: ...
-    @abstractmethod
-    async def _changed_elsewhere(self) -> bool: ...
-    @abstractmethod
-    async def _find(self, run_id: str) -> RunRow | None: ...
-    @abstractmethod
-    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]: ...
-    @abstractmethod
-    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
-    @abstractmethod
-    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
-    @abstractmethod
-    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
-    @abstractmethod
-    async def _tail(
-        self, positions: list[int], limit: int
-    ) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]: ...
-    @abstractmethod
-    async def _misplaced(self, run_key: int) -> list[int]: ...
-    @abstractmethod
-    async def _orphans(self) -> list[int]: ...
-    @abstractmethod
-    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool: ...
-    @abstractmethod
-    async def _erase(self, row: RunRow, run_seq: int) -> None: ...
-
-    @abstractmethod
-    async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        """Alerts, oldest first."""
-
-    @abstractmethod
-    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
-        """Store alerts; one that is stored already is left alone."""
-
-    @abstractmethod
-    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
-        """Say that this process lives. A new epoch each time: what an earlier life held is no longer held."""
-
-    @abstractmethod
-    async def renew_lease(self, lease: Lease) -> Lease:
-        """Extend a lease that has not ended; LEASE_LOST if it has."""
-
-    @abstractmethod
-    async def release_lease(self, lease: Lease) -> None:
-        """End a lease now; its runs are free for others."""
-
-    @abstractmethod
-    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
-        """Become the one who drives a run; RUN_OWNED while another does and lives."""
-
-    @abstractmethod
-    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
-        """Let a run go; `wake_at` says when somebody should look at it again. STALE_FENCE if it is not held."""
-
-    @abstractmethod
-    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
-        """Claim runs that nobody drives although somebody should: their driver died, or their time has come."""
-
-    @abstractmethod
-    async def health(self) -> dict[str, Any]:
-        """Facts about the store for `doctor`."""
 
 
 def _records(run: RunIdentity, events: Iterable[StoredEvent]) -> list[RunEventRecord]:

@@ -125,6 +125,10 @@ class MemoryLog(RunLog):
 
     # Reading
 
+    async def _names(self, before: int, limit: int) -> list[tuple[int, str]]:
+        runs = reversed(self._by_key[: before - 1])
+        return [(run.row.run_key, run.row.identity.run_id) for run in runs][:limit]
+
     async def _find(self, run_id: str) -> RunRow | None:
         run = self._runs.get(run_id)
         return None if run is None else msgspec.structs.replace(run.row)

@@ -130,6 +130,9 @@ class PostgresLog(RunLog):
             raise RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
         return self._pool
 
+    async def _names(self, before: int, limit: int) -> list[tuple[int, str]]:
+        return [(row["run_key"], row["run_id"]) for row in await self._fetch("run_names", before, limit)]
+
     async def _find(self, run_id: str) -> RunRow | None:
         rows = await self._fetch("find_runs", [run_id])
         return run_row(rows[0]) if rows else None

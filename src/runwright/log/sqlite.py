@@ -18,6 +18,7 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState
 
+from .arguments import can_be_a_name
 from .base import RunLog
 from .folding import FoldRow, erase, fold_rows
 from .intake import Request
@@ -106,7 +107,16 @@ class SqliteLog(RunLog):
         self._watched_version = version
         return changed
 
+    async def _names(self, before: int, limit: int) -> list[tuple[int, str]]:
+        def read(cursor: Cursor) -> list[tuple[int, str]]:
+            rows = cursor.execute(self._sql["run_names"], (before, limit))
+            return [(run_key, name.decode(errors="surrogateescape")) for run_key, name in rows]
+
+        return await self._read(read)
+
     async def _find(self, run_id: str) -> RunRow | None:
+        if not can_be_a_name(run_id):
+            raise damaged(f"The row of run {run_id!r}")  # such a name can only have been read from a damaged file
         rows = await self._run_rows("find_run", (run_id,))
         return rows[0] if rows else None
 

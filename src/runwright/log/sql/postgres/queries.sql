@@ -87,6 +87,9 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
        wake_at
 FROM run WHERE run_id = ANY ($1::text[]);
 
+-- name: run_names
+SELECT run_key, run_id FROM run WHERE run_key < $1 ORDER BY run_key DESC LIMIT $2;
+
 -- name: find_runs_by_prefix
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,

@@ -4,6 +4,10 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
        wake_at
 FROM run WHERE run_id = ?;
 
+-- name: run_names
+-- As bytes: a name may be damaged, and verify must still get past it.
+SELECT run_key, CAST(run_id AS BLOB) FROM run WHERE run_key < ? ORDER BY run_key DESC LIMIT ?;
+
 -- name: find_runs_by_prefix
 -- GLOB would read wildcards in an id; a range does not.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,

@@ -1,0 +1,94 @@
+"""What a store provides: the seam between the log and SQLite, Postgres, memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert, RunSummary
+from runwright.core.chain import StoredEvent
+
+from .intake import Request
+from .judge import Fence
+from .model import Holder, Lease, RunFilter, RunRow
+
+
+class Store(ABC):
+    """Rows in, rows out, and leases. What they mean is the business of `RunLog`."""
+
+    _shards: int = 1
+
+    @abstractmethod
+    async def open(self) -> None: ...
+    @abstractmethod
+    async def close(self) -> None: ...
+    @abstractmethod
+    def _enqueue(self, request: Request) -> None: ...
+    @abstractmethod
+    async def _changed_elsewhere(self) -> bool: ...
+    @abstractmethod
+    async def _names(self, before: int, limit: int) -> list[tuple[int, str]]: ...
+    @abstractmethod
+    async def _find(self, run_id: str) -> RunRow | None: ...
+    @abstractmethod
+    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]: ...
+    @abstractmethod
+    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
+    @abstractmethod
+    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
+    @abstractmethod
+    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
+    @abstractmethod
+    async def _tail(
+        self, positions: list[int], limit: int
+    ) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]: ...
+    @abstractmethod
+    async def _misplaced(self, run_key: int) -> list[int]: ...
+    @abstractmethod
+    async def _orphans(self) -> list[int]: ...
+    @abstractmethod
+    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool: ...
+    @abstractmethod
+    async def _erase(self, row: RunRow, run_seq: int) -> None: ...
+
+    @abstractmethod
+    async def alerts(self, run_id: str | None = None) -> list[Alert]:
+        """Alerts, oldest first."""
+
+    @abstractmethod
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        """Store alerts; one that is stored already is left alone."""
+
+    @abstractmethod
+    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+        """Say that this process lives. A new epoch each time: what an earlier life held is no longer held.
+
+        With a `holder` (`rw.this_process()`), others on this machine see at once if the process is gone; without
+        one they wait until the lease ends.
+        """
+
+    @abstractmethod
+    async def renew_lease(self, lease: Lease) -> Lease:
+        """Extend a lease that has not ended; LEASE_LOST if it has."""
+
+    @abstractmethod
+    async def release_lease(self, lease: Lease) -> None:
+        """End a lease now; its runs are free for others."""
+
+    @abstractmethod
+    async def claim_run(self, run_id: str, lease: Lease) -> Fence:
+        """Become the one who drives a run; RUN_OWNED while another does and lives."""
+
+    @abstractmethod
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
+        """Let a run go; `wake_at` says when somebody should look at it again. STALE_FENCE if it is not held."""
+
+    @abstractmethod
+    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+        """Claim runs that nobody drives although somebody should: their driver died, or their time has come."""
+
+    @abstractmethod
+    async def health(self) -> dict[str, Any]:
+        """Facts about the store for `doctor`."""
