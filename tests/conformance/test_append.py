@@ -276,9 +276,9 @@ async def test_persisted_time_never_runs_backwards_within_a_run(make_log: MakeLo
         assert [finding async for finding in log.verify()] == []
 
 
-@pytest.mark.parametrize("size", [600, 1500])
+@pytest.mark.parametrize("size", [600, 3000])
 async def test_a_long_run_is_judged_like_a_short_one(make_log: MakeLog, event: History, size: int) -> None:
-    """Beyond 512 events keys are looked up instead of remembered; nobody may notice."""
+    """Beyond 2048 events keys are looked up instead of remembered; nobody may notice."""
     async with make_log() as log:
         await log.append(event.started())
         steps = [f"step-{number}" for number in range(size // 2)]

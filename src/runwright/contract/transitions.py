@@ -51,13 +51,16 @@ RUN_TRANSITIONS: dict[str, tuple[frozenset[RunStatus], RunStatus | None]] = {
 }
 """Run-level type: the statuses it is legal in, and the status it leads to (None: it stays)."""
 
-STEP_TRANSITIONS: dict[str, tuple[StepStatus, StepStatus, frozenset[RunStatus]]] = {
+StepRule = tuple[StepStatus, StepStatus, frozenset[RunStatus]]
+"""From, to (both of one attempt), and the run's statuses in which that may happen."""
+
+STEP_TRANSITIONS: dict[str, StepRule] = {
     "StepStarted": (StepStatus.PENDING, StepStatus.RUNNING, _UNDER_WAY),
     "StepCompleted": (StepStatus.RUNNING, StepStatus.SUCCESS, _UNDER_WAY),
     "StepFailed": (StepStatus.RUNNING, StepStatus.FAILED, _UNDER_WAY),
     "StepSkipped": (StepStatus.PENDING, StepStatus.SKIPPED, OPEN),
 }
-"""Step-level type: from, to (both of one attempt), and the run's statuses it is legal in."""
+"""What each step-level type does."""
 
 
 class InvalidTransition(msgspec.Struct, frozen=True, rename="camel"):

@@ -34,8 +34,9 @@ def evolve(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
 def transition(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
     """Apply the event where it is legal; otherwise leave the state as it was and say why."""
     event_type = event.event_type
-    if event_type in STEP_TRANSITIONS:
-        return step_event(state, event)
+    step = STEP_TRANSITIONS.get(event_type)
+    if step is not None:
+        return step_event(state, event, step)
     if event_type in RUN_TRANSITIONS:
         return _run_event(state, event)
     beside = _BESIDE.get(event_type)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeVar
 
 import msgspec
 
-from runwright.contract.catalog import schema_version_of
+from runwright.contract.catalog import CATALOG, schema_version_of
 from runwright.contract.events import FoldableEvent
 from runwright.contract.upcasts import upcast
 
@@ -24,20 +25,28 @@ def read_payload(kind: type[P], event: FoldableEvent) -> P:
         return kind()
     try:
         version = event.schema_version
-        if version is not None and 0 < version < schema_version_of(event.event_type):
+        if event.event_type in _RENEWED and version is not None and 0 < version < schema_version_of(event.event_type):
             return msgspec.convert(upcast(event.event_type, version, msgspec.json.decode(data)), kind)
-        return msgspec.json.decode(data, type=kind)
+        return _decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, AttributeError):
         return kind()
 
 
-def may_name(event: FoldableEvent, *names: str) -> bool:
-    """Whether a payload can hold one of these fields. Spares decoding those that surely do not."""
+_RENEWED = frozenset(name for name, kind in CATALOG.items() if kind.schema_version > 1)
+
+
+@cache
+def _decoder(kind: type[P]) -> msgspec.json.Decoder[P]:
+    return msgspec.json.Decoder(kind)
+
+
+def may_name(event: FoldableEvent, name: bytes) -> bool:
+    """Whether a payload can hold this field. Spares decoding those that surely do not."""
     raw = event.raw_payload
     if raw is None:
         return False
     data = bytes(raw)
-    return b"\\u" in data or any(name.encode() in data for name in names)  # a name may be spelled with escapes
+    return name in data or b"\\u" in data  # a name may be spelled with escapes
 
 
 def shortened(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import signal_path
 from runwright.contract.refs import ArtifactRef
 from runwright.contract.snapshot import RunSummary
-from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, StepStatus
+from runwright.contract.transitions import InvalidTransition, StepRule, StepStatus
 
 from .reading import may_name, read_payload, shortened
 from .state import RunState, StepCell
@@ -22,12 +22,12 @@ class _StepEnd(payloads.Payload, frozen=True):
     reason_code: str | None = None
 
 
-def step_event(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
+def step_event(state: RunState, event: FoldableEvent, rule: StepRule) -> InvalidTransition | None:
     if event.step_id is None:  # a foreign record; our own stores never hold one
         return InvalidTransition(event.event_type, "stepId", "none", f"{event.event_type} without a stepId.")
     summary = state.summary
     attempt = event.logical_attempt_id
-    before, after, legal_in = STEP_TRANSITIONS[event.event_type]
+    before, after, legal_in = rule
     cell = state.steps.get(event.step_id)
     actual = PENDING if cell is None else cell.status_of(attempt)
     if actual is after or (after is RUNNING and actual in (SUCCESS, FAILED)):
@@ -81,7 +81,7 @@ def _move_step(state: RunState, event: FoldableEvent, step_id: str, cell: StepCe
     cell.completed_at = event.emitted_at
     if after is FAILED:
         _note_failure(state, event, step_id, cell)
-    if state.detailed and may_name(event, "artifactRefs", "reasonCode"):
+    if state.detailed and (may_name(event, b"artifactRefs") or may_name(event, b"reasonCode")):
         end = read_payload(_StepEnd, event)
         cell.artifacts = tuple(end.artifact_refs or ())
         cell.reason_code = end.reason_code if after is SKIPPED else None

@@ -38,6 +38,10 @@ def fold_rows(
     state: RunState, rows: Iterable[StoredEvent | FoldRow], until_seq: int | None, until_time: int | None
 ) -> bool:
     """Fold events up to a point; False once the point is passed."""
+    if until_seq is None and until_time is None:
+        for event in rows:
+            evolve(state, event)
+        return True
     for event in rows:
         if until_seq is not None and event.run_seq > until_seq:
             return False

@@ -28,7 +28,7 @@ from runwright.core.state import RunState, StepCell
 from .model import RunRow
 from .prepare import Context, identity
 
-INDEX_LIMIT = 512
+INDEX_LIMIT = 2048
 """Runs of at most this many events keep their keys in memory. The stores' index of event ids begins
 beyond it (see their schema): the ids of a run's first events are always at hand here."""
 
@@ -253,7 +253,7 @@ def _entity_of(event: StoredEvent) -> list[tuple[int, tuple[str, ...]]]:
 
 def forcing_signal(event: StoredEvent) -> str | None:
     """The path of the signal that a forced start names."""
-    if event.event_type != "StepStarted" or not may_name(event, "forcedBy"):
+    if event.event_type != "StepStarted" or not may_name(event, b"forcedBy"):
         return None
     forced_by = read_payload(StepStarted, event).forced_by
     return None if forced_by is None else signal_path(forced_by)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -161,7 +162,7 @@ class SqliteLog(RunLog):
     async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
         def fold(cursor: Cursor) -> RunState:
             state = RunState(detailed=True)
-            rows = (FoldRow(*row) for row in cursor.execute(self._sql["read_fold"], (row.run_key,)))
+            rows = starmap(FoldRow, cursor.execute(self._sql["read_fold"], (row.run_key,)))
             fold_rows(state, rows, until_seq, until_time)
             return state
 

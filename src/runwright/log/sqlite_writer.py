@@ -141,7 +141,7 @@ class SqliteWriter:
             self._begin()
             later = self._take_more(requests)
             taken = [request for request in requests if request.begin()]
-            wrote = self._commit_group(taken)
+            self._commit_group(taken)
         except apsw.Error as error:
             self._roll_back()
             self._fail(requests, translate(error, self._path))
@@ -152,8 +152,6 @@ class SqliteWriter:
             logger.exception("The writer failed; the appends of this group were rolled back")
             self._roll_back()
             self._fail(requests, damaged(str(self._path)) if isinstance(error, DAMAGE) else _bug(error))
-        else:
-            self._on_loop(self._wake, taken, wrote)
         if later is not None:
             self._carry_out(later)
 
@@ -188,7 +186,7 @@ class SqliteWriter:
             self._verified.clear()
             self._last_run_key = next(self._cursor.execute(self._sql["last_run_key"]))[0]
 
-    def _commit_group(self, requests: list[Request]) -> bool:
+    def _commit_group(self, requests: list[Request]) -> None:
         group = Group([unit for request in requests for unit in request.units], self._tally)
         try:
             for run_id in group.run_ids():
@@ -200,7 +198,8 @@ class SqliteWriter:
             changed = group.judge(now)
             if not changed:
                 self._cursor.execute("ROLLBACK")
-                return False
+                self._on_loop(self._wake, requests, False)
+                return
             self._store(changed, now)
             self.save_alerts(group.alerts)
             self._commit()
@@ -208,10 +207,10 @@ class SqliteWriter:
             for run_id in group.run_ids():
                 self._open_runs.drop(run_id)
             raise
+        self._on_loop(self._wake, requests, True)  # first of all: they have waited long enough
         for run in changed:
             self._open_runs.settle(run)
             self._verified[run.run_id] = self._generation
-        return True
 
     def _commit(self) -> None:
         self._cursor.execute("COMMIT")

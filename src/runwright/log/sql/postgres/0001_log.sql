@@ -78,9 +78,9 @@ CREATE TABLE event (
 CREATE UNIQUE INDEX event_by_seq ON event (run_key, run_seq);
 CREATE UNIQUE INDEX event_by_key ON event (run_key, idempotency_key);
 CREATE UNIQUE INDEX event_by_pos ON event (shard, pos);
--- An event id is looked up to refuse its reuse. For a run's first 512 events that is done in memory, so that
+-- An event id is looked up to refuse its reuse. For a run's first 2048 events that is done in memory, so that
 -- the index costs nothing to the many runs that are short.
-CREATE UNIQUE INDEX event_by_id ON event (run_key, event_id) WHERE run_seq > 512;
+CREATE UNIQUE INDEX event_by_id ON event (run_key, event_id) WHERE run_seq > 2048;
 
 CREATE TABLE lease (
     owner      text PRIMARY KEY,

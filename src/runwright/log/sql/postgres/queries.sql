@@ -138,7 +138,7 @@ ORDER BY e.shard, e.pos;
 SELECT run_key, idempotency_key, run_seq, event_id FROM event WHERE run_key = ANY ($1::bigint[]);
 
 -- name: early_ids
-SELECT run_key, event_id FROM event WHERE run_key = ANY ($1::bigint[]) AND run_seq <= 512;
+SELECT run_key, event_id FROM event WHERE run_key = ANY ($1::bigint[]) AND run_seq <= 2048;
 
 -- name: find_keys
 SELECT e.run_key, e.idempotency_key, e.run_seq, e.event_id, e.persisted_at, e.payload, e.payload_digest
@@ -148,7 +148,7 @@ JOIN event AS e ON e.run_key = q.run_key AND e.idempotency_key = q.key;
 -- name: find_event_ids
 SELECT e.run_key, e.event_id
 FROM unnest($1::bigint[], $2::bytea[]) AS q (run_key, event_id)
-JOIN event AS e ON e.run_key = q.run_key AND e.event_id = q.event_id AND e.run_seq > 512;
+JOIN event AS e ON e.run_key = q.run_key AND e.event_id = q.event_id AND e.run_seq > 2048;
 
 -- name: save_summary
 UPDATE run SET summary = $1, status = $2, provider = $3, workflow_id = $4, provider_run_id = $5, edition = edition + 1

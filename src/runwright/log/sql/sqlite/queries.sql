@@ -64,10 +64,10 @@ SELECT idempotency_key, run_seq, event_id FROM event WHERE run_key = ?;
 SELECT run_seq, event_id, persisted_at, payload, payload_digest FROM event WHERE run_key = ? AND idempotency_key = ?;
 
 -- name: find_event_id
-SELECT 1 FROM event WHERE run_key = ? AND event_id = ? AND run_seq > 512;
+SELECT 1 FROM event WHERE run_key = ? AND event_id = ? AND run_seq > 2048;
 
 -- name: early_ids
-SELECT event_id FROM event WHERE run_key = ? AND run_seq <= 512;
+SELECT event_id FROM event WHERE run_key = ? AND run_seq <= 2048;
 
 -- name: last_run_key
 SELECT coalesce(max(run_key), 0) FROM run;
