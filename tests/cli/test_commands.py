@@ -203,8 +203,10 @@ def test_verify_finds_one_changed_byte_and_an_anchor_finds_the_rest(recorded: Sh
     assert "orders-2026-01-31  7" in recorded("verify", "orders", exits=1)
     database.execute("DELETE FROM event; DELETE FROM run")
     recorded("verify", exits=0)  # the chain alone cannot know
-    (gone,) = json.loads(recorded("verify", "--anchor", "anchor.json", "--json", exits=1))["findings"]
-    assert (gone["runId"], gone["kind"]) == ("orders-2026-01-31", "MISSING")
+    for command in (["verify"], ["verify", "orders-2026-01-31"]):
+        (gone,) = json.loads(recorded(*command, "--anchor", "anchor.json", "--json", exits=1))["findings"]
+        assert (gone["runId"], gone["kind"]) == ("orders-2026-01-31", "MISSING")
+    recorded("verify", "--key", ".runwright/anchor-key.pem", exits=2)
 
 
 def test_an_anchor_that_was_touched_or_signed_by_another_is_refused(recorded: Shell) -> None:
@@ -258,7 +260,9 @@ def test_a_foreign_log_that_contradicts_itself_is_imported_and_marked(runwright:
     assert "INVALID_TRANSITION" in runwright("show", "foreign")
     (alert,) = json.loads(runwright("alerts", "--json"))
     assert alert["code"] == "INVALID_TRANSITION"
-    runwright("import", "-", stdin=stream)
+    again = json.loads(runwright("import", "-", "--json", stdin=stream + b"nonsense\n", exits=2))
+    assert (again["imported"], again["duplicates"]) == (0, 4)
+    assert [(line["line"], line["code"]) for line in again["refused"]] == [(5, "SCHEMA_VALIDATION_FAILED")]
     assert len(json.loads(runwright("alerts", "foreign", "--json"))) == 1
 
 
@@ -299,7 +303,8 @@ def test_the_store_is_named_by_flag_then_environment_then_file(runwright: Shell)
 
 
 def test_looking_never_makes_a_store_and_says_which_is_missing(runwright: Shell) -> None:
-    for command in (["list"], ["show", "x"], ["events", "x"], ["verify"], ["doctor"], ["export", "x"]):
+    assert "none yet" in runwright("doctor")
+    for command in (["list"], ["show", "x"], ["events", "x"], ["verify"], ["export", "x"]):
         runwright(*command, exits=3)
         assert "STORE_UNAVAILABLE There is no store at .runwright/runs.db yet." in runwright.stderr
     assert list(runwright.folder.iterdir()) == []

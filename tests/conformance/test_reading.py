@@ -185,3 +185,11 @@ async def test_a_closed_log_says_so(make_log: MakeLog, event: History) -> None:
     with pytest.raises(rw.RunwrightError) as caught:
         await log.append([event("RunPaused")])
     assert caught.value.code == "STORE_CLOSED"
+
+
+async def test_a_log_can_be_opened_again(store_url: str, event: History) -> None:
+    log = rw.open_log(store_url)
+    for number in range(2):
+        async with log:
+            await log.append([event("SomethingNew", f"step-{number}")])
+            assert len(await log.read("run-1")) == number + 1

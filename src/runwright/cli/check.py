@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -48,13 +49,33 @@ async def verify_command(
     """
     if run is not None and every:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Name a run or say --all, not both.")
+    if key_file is not None and anchor_file is None:
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, "--key says who must have signed the anchor: name one with --anchor."
+        )
     findings: list[Finding] = []
     async with session.open() as log:
-        run_id = None if run is None else (await log.resolve(run)).identity.run_id
-        if anchor_file is not None:
-            findings += await _against_anchor(session, log, anchor_file, key_file, run_id)
+        against = [] if anchor_file is None else await _against_anchor(session, log, anchor_file, key_file)
+        gone = run is not None and any(finding.run_id == run for finding in against) and await _is_gone(log, run)
+        run_id = run if gone or run is None else (await log.resolve(run)).identity.run_id
+        findings += [finding for finding in against if run_id in (None, finding.run_id)]
+        if gone:
+            counts = {"runs": 0, "events": 0}
+            return _tell(session, findings, counts, anchor_file)
         findings += [finding async for finding in log.verify(run_id)]
         counts = await log.health() if run_id is None else {"runs": 1, "events": (await log.find_run(run_id)).last_seq}
+    return _tell(session, findings, counts, anchor_file)
+
+
+async def _is_gone(log: RunLog, run_id: str) -> bool:
+    try:
+        await log.find_run(run_id)
+    except RunwrightError as error:
+        return error.code == ErrorCode.RUN_NOT_FOUND
+    return False
+
+
+def _tell(session: Session, findings: list[Finding], counts: dict[str, Any], anchor_file: Path | None) -> int:
     damaged = any(finding.is_damage for finding in findings)
     if session.as_json:
         session.print_json(
@@ -72,9 +93,7 @@ async def verify_command(
     return FOUND_SOMETHING if damaged else DONE
 
 
-async def _against_anchor(
-    session: Session, log: RunLog, anchor_file: Path, key_file: Path | None, run_id: str | None
-) -> list[Finding]:
+async def _against_anchor(session: Session, log: RunLog, anchor_file: Path, key_file: Path | None) -> list[Finding]:
     own_key = session.state_folder / KEY_FILE
     trusted = key_file or (own_key if own_key.exists() else None)
     try:
@@ -84,7 +103,7 @@ async def _against_anchor(
     anchor = read_anchor(content, None if trusted is None else load_public_key(trusted))
     if trusted is None:
         click.echo(f"No key to hold the anchor against: trusting the one inside it ({anchor.fingerprint}).", err=True)
-    return [finding async for finding in compare(log, anchor) if run_id in (None, finding.run_id)]
+    return [finding async for finding in compare(log, anchor)]
 
 
 @command("anchor")
@@ -138,15 +157,13 @@ async def doctor_command(session: Session) -> int:
         ("ok", "runwright", __version__),
         ("ok" if (3, 11) <= sys.version_info < (3, 14) else "warn", "python", platform.python_version()),
     ]
-    async with session.open() as log:
-        health = await log.health()
-        facts += [("ok", name, str(value)) for name, value in health.items()]
-        alerts = await log.alerts()
-    facts.append(
-        ("warn" if alerts else "ok", "alerts", f"{len(alerts)}" + (", see `runwright alerts`" if alerts else ""))
-    )
-    if session.sqlite_path is not None:
-        free = shutil.disk_usage(session.sqlite_path.parent).free
+    path = session.sqlite_path
+    if path is not None and not path.exists():
+        facts.append(("ok", "store", f"none yet at {path}; the first append makes it"))
+    else:
+        facts += await _look_at_store(session)
+    if path is not None and path.exists():
+        free = shutil.disk_usage(path.parent).free
         facts.append(("ok" if free > 1 << 30 else "warn", "free disk", f"{free / (1 << 30):.1f} GiB"))
     key = session.state_folder / KEY_FILE
     if key.exists():
@@ -159,3 +176,11 @@ async def doctor_command(session: Session) -> int:
     else:
         table(("", "CHECK", "FOUND"), facts)
     return DONE
+
+
+async def _look_at_store(session: Session) -> list[tuple[str, str, str]]:
+    async with session.open() as log:
+        facts = [("ok", name, str(value)) for name, value in (await log.health()).items()]
+        alerts = await log.alerts()
+    word = f"{len(alerts)}, see `runwright alerts`" if alerts else "none"
+    return [*facts, ("warn" if alerts else "ok", "alerts", word)]

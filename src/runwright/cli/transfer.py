@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
+import msgspec
 
+from runwright.contract.events import Refusal
 from runwright.log.transfer import Importer, export_run
 
 from .append import Lines, report
@@ -36,16 +39,22 @@ async def import_command(session: Session, source: str, shape: str) -> int:
     """
     del shape  # there is one so far
     refusals = appended = duplicates = 0
+    kept: list[dict[str, Any]] = []
     async with session.open(must_exist=False) as log:
         importer = Importer(log)
         async for batch in Lines(source).batches():
             outcomes = await importer.take([line for _, line in batch])
             appended += sum(outcome.status == "appended" for outcome in outcomes)
             duplicates += sum(outcome.status == "duplicate" for outcome in outcomes)
-            told = [
-                place for place, o in enumerate(outcomes) if session.as_json or o.status in ("refused", "not_attempted")
-            ]
-            refusals += report(session, [batch[place][0] for place in told], [outcomes[place] for place in told])
-    if not session.as_json:
+            told = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Refusal)]
+            numbers, refused = [batch[place][0] for place in told], [outcomes[place] for place in told]
+            refusals += len(refused)
+            if session.as_json:
+                kept += [{**msgspec.to_builtins(o), "line": n} for n, o in zip(numbers, refused, strict=True)]
+            else:
+                report(session, numbers, refused)
+    if session.as_json:
+        session.print_json({"imported": appended, "duplicates": duplicates, "refused": kept})
+    else:
         click.echo(f"{plural(appended, 'event')} imported, {duplicates:,} there before, {refusals:,} refused")
     return REFUSED if refusals else DONE

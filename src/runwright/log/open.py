@@ -44,7 +44,7 @@ def open_log(
     if found and scheme == "sqlite":
         from .sqlite import SqliteLog
 
-        if not rest.startswith("/") or len(rest) < 2:
+        if not rest.startswith("/") or len(rest) < 2 or rest == "/:memory:":
             raise _bad_url(url)
         return SqliteLog(Path(rest[1:]), **options)
     if found and scheme in ("postgresql", "postgres"):

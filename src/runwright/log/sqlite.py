@@ -43,13 +43,15 @@ class SqliteLog(RunLog):
         self._writer: SqliteWriter | None = None
         self._readers = threading.local()
         self._reader_connections: list[apsw.Connection] = []
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="runwright-reader")
+        self._pool: ThreadPoolExecutor | None = None
         self._watch: apsw.Connection | None = None
         self._watched_version: Any = None
         self._identities: dict[int, RunIdentity] = {}
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="runwright-reader")
+        self._readers, self._watch = threading.local(), None
         await loop.run_in_executor(self._pool, prepare_store, self.path)
         with coded_errors(self.path):
             self._writer = SqliteWriter(self.path, self.clock, self.tally, loop, self._news.tell)
@@ -60,7 +62,9 @@ class SqliteLog(RunLog):
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await writer.close()
-        self._pool.shutdown(wait=True)
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            await asyncio.to_thread(pool.shutdown)
         for connection in self._reader_connections:
             connection.close()
         self._reader_connections.clear()

@@ -71,7 +71,9 @@ def translate(error: apsw.Error, path: Path) -> RunwrightError:
             )
         case _:
             code, advice = ErrorCode.STORE_UNAVAILABLE, f"SQLite could not use {path}."
-    return RunwrightError(code, f"{advice} ({type(error).__name__}: {error})")
+    # A failed commit is rolled back, but an error of the disk itself leaves open what reached it.
+    outcome = "unknown" if isinstance(error, apsw.IOError) else "withdrawn"
+    return RunwrightError(code, f"{advice} ({type(error).__name__}: {error})", outcome=outcome, retryable=True)
 
 
 def connect(path: Path, *, writer: bool) -> apsw.Connection:
