@@ -8,10 +8,11 @@ import sys
 import runwright as rw
 
 PUBLIC = {
-    "Alert", "AppendRefused", "Enforcement", "ErrorCode", "Fence", "Finding", "Holder", "Lease", "Receipt", "Refusal",
+    "Alert", "Anchor", "AppendRefused", "Enforcement", "ErrorCode", "Fence", "Finding", "Holder", "Importer", "Lease", "Receipt", "Refusal",
     "RunEventRecord", "RunEventWrite", "RunFilter", "RunIdentity", "RunLog", "RunPage", "RunRow", "RunSnapshot",
     "RunStatus", "RunSummary", "RunwrightError", "SnapshotProjector", "StepSnapshot", "StepStatus", "TailPage",
-    "__version__", "idempotency_key", "new_event", "new_run", "open_log", "this_process",
+    "__version__", "export_run", "idempotency_key", "make_anchor", "new_event", "new_run", "open_log", "read_anchor",
+    "this_process",
 }  # fmt: skip
 
 LOG_METHODS = {

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from .contract.transitions import Enforcement, RunStatus, StepStatus
     from .core.projector import SnapshotProjector
     from .core.verify import Finding
+    from .log.anchor import Anchor, make_anchor, read_anchor
     from .log.base import AppendRefused, RunLog
     from .log.holder import this_process
     from .log.judge import Fence
     from .log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
     from .log.open import new_event, new_run, open_log
+    from .log.transfer import Importer, export_run
 
 _HOMES = {
     "contract.errors": ("ErrorCode", "RunwrightError"),
@@ -38,22 +40,26 @@ _HOMES = {
     "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
     "core.projector": ("SnapshotProjector",),
     "core.verify": ("Finding",),
+    "log.anchor": ("Anchor", "make_anchor", "read_anchor"),
     "log.base": ("AppendRefused", "RunLog"),
     "log.holder": ("this_process",),
     "log.judge": ("Fence",),
     "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
     "log.open": ("new_event", "new_run", "open_log"),
+    "log.transfer": ("Importer", "export_run"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Alert",
+    "Anchor",
     "AppendRefused",
     "Enforcement",
     "ErrorCode",
     "Fence",
     "Finding",
     "Holder",
+    "Importer",
     "Lease",
     "Receipt",
     "Refusal",
@@ -73,10 +79,13 @@ __all__ = [
     "StepStatus",
     "TailPage",
     "__version__",
+    "export_run",
     "idempotency_key",
+    "make_anchor",
     "new_event",
     "new_run",
     "open_log",
+    "read_anchor",
     "this_process",
 ]
 

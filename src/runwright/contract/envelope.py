@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -20,6 +21,8 @@ MAX_DEPTH = 256
 """How deep a payload may be nested. Python's own limit would depend on who calls."""
 
 _MAX_ATTEMPT = 2**31 - 1
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DECODER = msgspec.json.Decoder(RunEventWrite)
 _DECODE_ANY = msgspec.json.Decoder()
 _PAYLOAD_DECODERS = {name: msgspec.json.Decoder(kind.payload) for name, kind in CATALOG.items()}
@@ -191,19 +194,11 @@ def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgsp
 def _is_too_deep(payload: bytes) -> bool:
     if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
         return False
-    depth, in_text, escaped = 0, False, False
-    for byte in payload:
-        if in_text:
-            in_text = escaped or byte != 0x22
-            escaped = byte == 0x5C and not escaped
-        elif byte == 0x22:
-            in_text = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif byte in b"]}":
-            depth -= 1
+    depth = 0
+    for bracket in _TEXTS.sub(b"", payload).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return True
     return False
 
 

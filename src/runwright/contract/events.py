@@ -76,6 +76,12 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     plan_id: str
     plan_version: str
 
+    @property
+    def context(self) -> tuple[str, str, str, str, str, str]:
+        """The constants in the order of the fields above."""
+        plan = (self.plan_id, self.plan_version)
+        return (self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
+
 
 class FoldableEvent(Protocol):
     """The little that a fold needs to know of an event; records and the stores' rows both have it."""

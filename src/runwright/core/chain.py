@@ -57,8 +57,7 @@ def pack(fields: Iterable[bytes]) -> bytes:
 
 def run_part(run: RunIdentity, enforcement: str) -> bytes:
     """The run's share of every link; computed once per run."""
-    names = (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
-    return pack(text.encode() for text in (*names, enforcement))
+    return pack(text.encode() for text in (*run.context, enforcement))
 
 
 def payload_digest(payload: bytes | None) -> bytes:

@@ -75,10 +75,9 @@ class RunLog(Store):
         fence: Fence | None = None,
     ) -> list[Receipt]:
         """Make a run and its first events in one transaction; RUN_ALREADY_EXISTS if there is one."""
-        context = (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
         check_identity(run)
         prepared = [prepare(event, self._payload_limit) for event in first_events]
-        unit = Unit(run.run_id, prepared, fence=fence, create=(context, Enforcement(enforcement)))
+        unit = Unit(run.run_id, prepared, fence=fence, create=(run.context, Enforcement(enforcement)))
         await self._intake.submit([unit], self._enqueue)
         return _receipts_or_raise(unit.results)
 

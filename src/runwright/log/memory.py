@@ -23,7 +23,7 @@ from .judge import Fence, Group
 from .leases import lease_lost, lives, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
-from .prepare import Context, identity
+from .prepare import identity
 
 
 class _Run:
@@ -85,7 +85,7 @@ class MemoryLog(RunLog):
 
     def _open_run(self, run: _Run) -> OpenRun:
         row = run.row
-        open_run = OpenRun(_context(row.identity), row.enforcement)
+        open_run = OpenRun(row.identity.context, row.enforcement)
         open_run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             open_run.state.summary = RunSummary()
@@ -267,10 +267,6 @@ class MemoryLog(RunLog):
 
     async def health(self) -> dict[str, Any]:
         return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}
-
-
-def _context(run: RunIdentity) -> Context:
-    return (run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version)
 
 
 def _write_summary(row: RunRow, summary: RunSummary) -> None:

@@ -208,16 +208,7 @@ class Lane:
         return remembered
 
     async def _load(self, row: RunRow) -> OpenRun:
-        identity = row.identity
-        context = (
-            identity.run_id,
-            identity.tenant_id,
-            identity.project_id,
-            identity.environment_id,
-            identity.plan_id,
-            identity.plan_version,
-        )
-        run = OpenRun(context, row.enforcement)
+        run = OpenRun(row.identity.context, row.enforcement)
         run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             assert self._connection is not None

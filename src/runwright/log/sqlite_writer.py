@@ -233,7 +233,7 @@ class SqliteWriter:
         return run
 
     def _load(self, row: RunRow) -> OpenRun:
-        run = OpenRun(tuple(msgspec.structs.astuple(row.identity)), row.enforcement)  # pyright: ignore[reportArgumentType]
+        run = OpenRun(row.identity.context, row.enforcement)
         run.restore(row)
         if row.enforcement is Enforcement.OBSERVE:
             run.state.summary = RunSummary()
