@@ -370,7 +370,13 @@ def test_text_from_a_log_cannot_take_over_the_terminal(runwright: Shell) -> None
 def test_ctrl_c_ends_a_waiting_append_at_once(runwright: Shell) -> None:
     command = [sys.executable, "-m", "runwright", "append", "-", "--json"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=runwright.folder, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+
+    def hear_ctrl_c() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs us in the background has it ignored
+
+    with subprocess.Popen(
+        command, cwd=runwright.folder, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=hear_ctrl_c
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
