@@ -244,7 +244,7 @@ def test_of_a_stream_each_run_goes_in_up_to_its_first_refusal(lines: list[bytes]
 
 def _run_named_in(line: bytes) -> str | None:
     try:
-        content = msgspec.json.decode(line)
+        content = msgspec.json.decode(line.decode(errors="replace"))  # broken text elsewhere does not hide the run
     except (msgspec.DecodeError, UnicodeError):
         return None
     run_id = content.get("runId") if isinstance(content, dict) else None

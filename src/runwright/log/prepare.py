@@ -137,7 +137,7 @@ def record(run: RunIdentity, event: StoredEvent) -> RunEventRecord:
 def run_id_in(line: bytes) -> str | None:
     """The run that a refused line speaks of, as far as it can be told."""
     try:
-        content = msgspec.json.decode(line)
+        content = msgspec.json.decode(line.decode(errors="replace"))  # broken text elsewhere does not hide it
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     run_id: Any = content.get("runId") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
