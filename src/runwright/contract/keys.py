@@ -21,7 +21,7 @@ def key_bytes(
     run_id: str, step_id: str | None, logical_attempt_id: int, event_type: str, plan_id: str, plan_version: str
 ) -> bytes:
     """The key as the stores keep it: 32 bytes."""
-    text = f"{run_id}|{RUN if step_id is None else step_id}|{logical_attempt_id}|{event_type}|{plan_id}|{plan_version}"
+    text = preimage(run_id, step_id, logical_attempt_id, event_type, plan_id, plan_version)
     return sha256(text.encode()).digest()
 
 

@@ -25,14 +25,14 @@ _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder(RunState).decode
 
 
-def identity_of(event: RunEventRecord) -> RunIdentity:
+def identity_of(source: RunEventRecord | RunSnapshot) -> RunIdentity:
     return RunIdentity(
-        run_id=event.run_id,
-        tenant_id=event.tenant_id,
-        project_id=event.project_id,
-        environment_id=event.environment_id,
-        plan_id=event.plan_id,
-        plan_version=event.plan_version,
+        run_id=source.run_id,
+        tenant_id=source.tenant_id,
+        project_id=source.project_id,
+        environment_id=source.environment_id,
+        plan_id=source.plan_id,
+        plan_version=source.plan_version,
     )
 
 
@@ -59,7 +59,7 @@ class SnapshotProjector:
         was seen beyond it has been reached. Project the run anew from a full read, or give the missing events.
         """
         state = _DECODE(snapshot.resume)
-        identity = _identity_of_snapshot(snapshot)
+        identity = identity_of(snapshot)
         ready: list[RunEventRecord] = []
         last, seen, ready_until_gap = snapshot.last_event_seq, snapshot.stale_until, True
         for event in sorted(new_events, key=lambda event: event.run_seq):
@@ -135,17 +135,6 @@ class SnapshotProjector:
 
     def _keep(self, alert: Alert) -> None:
         self.alerts.setdefault((alert.code, alert.run_id or "", alert.subject), alert)
-
-
-def _identity_of_snapshot(snapshot: RunSnapshot) -> RunIdentity:
-    return RunIdentity(
-        run_id=snapshot.run_id,
-        tenant_id=snapshot.tenant_id,
-        project_id=snapshot.project_id,
-        environment_id=snapshot.environment_id,
-        plan_id=snapshot.plan_id,
-        plan_version=snapshot.plan_version,
-    )
 
 
 def invalid_transition_alert(
