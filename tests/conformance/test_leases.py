@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from hashlib import sha256
 
 import pytest
 
@@ -111,3 +112,51 @@ async def test_claims_need_a_living_lease_and_an_existing_run(make_log: MakeLog,
         await log.release_lease(lease)
         assert await code_of(log.claim_run("run-1", lease)) == "LEASE_LOST"
         assert await code_of(log.claim_due(lease)) == "LEASE_LOST"
+
+
+async def test_nobody_drives_a_run_that_has_ended(make_log: MakeLog, event: History) -> None:
+    async with make_log() as log:
+        lease = await log.acquire_lease("me", ttl=30)
+        fence = rw.Fence(lease.owner, lease.epoch)
+        await log.create_run(event.run, event.started(), fence=fence)
+        assert (await log.find_run("run-1")).owner == "me"
+        await log.append([event("RunCompleted")], fence=fence)
+        row = await log.find_run("run-1")
+        assert (row.owner, row.epoch, row.wake_at) == (None, None, None)
+        receipts = await log.append([event("RunCompleted")], fence=fence)  # settling an append whose answer was lost
+        assert [receipt.status for receipt in receipts] == ["duplicate"]
+
+
+async def test_signals_can_be_seen_coming_without_reading_the_rest(make_log: MakeLog, event: History) -> None:
+    async with make_log() as log:
+        await log.append([*event.started(), event("SignalAccepted", "signal/before")])
+        cursor = await log.end_cursor()
+        assert await log.signalled(cursor) == ([], cursor)
+        await log.append([event("StepStarted", "a"), event("SignalAccepted", "signal/after")])
+        runs, cursor = await log.signalled(cursor)
+        assert runs == ["run-1"]
+        await log.append([event("StepCompleted", "a")])
+        assert (await log.signalled(cursor))[0] == []
+
+
+async def test_an_event_is_found_by_what_it_is_about(make_log: MakeLog, event: History) -> None:
+    async with make_log() as log:
+        await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a")])
+        found = await log.find_event("run-1", "StepFailed", "a")
+        assert found is not None
+        assert found.run_seq == 4
+        assert await log.find_event("run-1", "StepFailed", "a", attempt=2) is None
+
+
+async def test_a_plan_is_kept_under_its_hash(make_log: MakeLog) -> None:
+    body = b'{"steps":[]}'
+    digest = sha256(body).hexdigest()
+    async with make_log() as log:
+        await log.keep_plan(digest, body)
+        await log.keep_plan(digest, body)
+        assert await log.plan(digest) == body
+        with pytest.raises(rw.RunwrightError, match="PLAN_NOT_FOUND"):
+            await log.plan("0" * 64)
+        await log.keep_plan("1" * 64, body)
+        with pytest.raises(rw.RunwrightError, match="PLAN_INTEGRITY_VALIDATION_FAILED"):
+            await log.plan("1" * 64)

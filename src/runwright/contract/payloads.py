@@ -62,6 +62,7 @@ class RunStarted(Payload, frozen=True):
     started_at: str | None = None
     validation_report: JsonObject | None = None
     degraded: bool | None = None
+    on_failure: str | None = None
 
 
 class StepStarted(Payload, frozen=True):
@@ -85,7 +86,9 @@ class StepFailed(Payload, frozen=True):
 class StepSkipped(Payload, frozen=True):
     reason_code: str | None = None
     reason: str | None = None
+    signal_id: str | None = None
     origin_run_id: str | None = None
+    result: Any = None
     result_ref: JsonObject | None = None
     artifact_refs: list[ArtifactRef] | None = None
 
@@ -93,6 +96,7 @@ class StepSkipped(Payload, frozen=True):
 class StepRetryScheduled(Payload, frozen=True):
     next_attempt_at: str | None = None
     attempt: int | None = None
+    signal_id: str | None = None
 
 
 class StepDelayed(Payload, frozen=True):
@@ -124,6 +128,13 @@ class PolicyTaskEvaluated(SnakePayload, frozen=True):
     iter: JsonObject | None = None
 
 
+class LoopStarted(Payload, frozen=True):
+    total: int | None = None
+    items: list[Any] | None = None
+    items_ref: JsonObject | None = None
+    carried_over: int | None = None
+
+
 class LoopCounts(Payload, frozen=True):
     total: int | None = None
     done: int | None = None
@@ -134,6 +145,9 @@ class LoopIteration(Payload, frozen=True):
     index: int | None = None
     item: Any = None
     item_ref: JsonObject | None = None
+    result: Any = None
+    result_ref: JsonObject | None = None
+    duration_ms: float | None = None
     error: ErrorInfo | None = None
 
 
@@ -170,6 +184,13 @@ class SignalDecided(Payload, frozen=True):
     code: str | None = None
 
 
+class SignalProcessed(Payload, frozen=True):
+    signal_id: str | None = None
+    signal_type: str | None = None
+    engine_result: str | None = None
+    new_run_id: Name | None = None
+
+
 class RunParamsUpdated(Payload, frozen=True):
     params: JsonObject | None = None
     signal_id: str | None = None
@@ -188,6 +209,7 @@ class RootCause(Payload, frozen=True):
 
 class RunEnded(Payload, frozen=True):
     reason: str | None = None
+    signal_id: str | None = None
     root_cause: RootCause | None = None
     error: ErrorInfo | None = None
     artifact_refs: list[ArtifactRef] | None = None

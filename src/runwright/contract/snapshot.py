@@ -11,6 +11,21 @@ from .refs import ArtifactRef, ErrorInfo
 from .transitions import RunStatus, StepStatus
 
 
+class IterationFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    index: int
+    error: ErrorInfo | None = None
+
+
+class Iterations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How far a loop is: counts, and the first failures; the iterations themselves are in the events."""
+
+    total: int
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    failures: tuple[IterationFailure, ...] = ()
+
+
 class StepSnapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     step_id: str
     status: StepStatus
@@ -23,6 +38,7 @@ class StepSnapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     reason_code: str | None = None
     retry_scheduled: bool = False
     earlier_attempts: tuple[StepStatus, ...] = ()
+    iterations: Iterations | None = None
 
 
 class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -40,6 +56,7 @@ class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     pauses: int = 0
     approval_required: bool = False
     drain_timed_out: bool = False
+    waits_on_failure: bool = False
     inconsistent: bool = False
     started_at: str | None = None
     completed_at: str | None = None

@@ -15,6 +15,7 @@ from runwright.contract.timestamps import is_utc
 from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
 
 from .reading import read_payload, shortened
+from .loops import loop_event, loop_retry
 from .state import RunState
 from .steps import step_event
 
@@ -36,13 +37,17 @@ def transition(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
     event_type = event.event_type
     step = STEP_TRANSITIONS.get(event_type)
     if step is not None:
-        return step_event(state, event, step)
-    if event_type in RUN_TRANSITIONS:
-        return _run_event(state, event)
-    beside = _BESIDE.get(event_type)
-    if beside is not None:
-        beside(state, event)
-    return None
+        invalid = step_event(state, event, step)
+    elif event_type in RUN_TRANSITIONS:
+        invalid = _run_event(state, event)
+    else:
+        invalid = None
+        beside = _BESIDE.get(event_type)
+        if beside is not None:
+            beside(state, event)
+    if invalid is None and state.workings is not None:
+        state.workings.note(event)
+    return invalid
 
 
 # Run-level events
@@ -87,6 +92,7 @@ def _started(state: RunState, event: FoldableEvent) -> None:
     known = payload.started_at is not None and is_utc(payload.started_at)
     summary.started_at = payload.started_at if known else event.emitted_at
     summary.engine_run_ref = payload.engine_run_ref
+    summary.waits_on_failure = payload.on_failure == "wait"
     if payload.engine_run is not None:
         summary.provider = payload.engine_run.provider
         summary.workflow_id = payload.engine_run.workflow_id
@@ -145,6 +151,7 @@ def _signal_accepted(state: RunState, event: FoldableEvent) -> None:
 
 
 def _retry_scheduled(state: RunState, event: FoldableEvent) -> None:
+    loop_retry(state, event)
     cell = state.steps.get(event.step_id or "")
     if cell is None or cell.retry or (cell.attempt, cell.status) != (event.logical_attempt_id, StepStatus.FAILED):
         return
@@ -184,4 +191,8 @@ _BESIDE: dict[str, Callable[[RunState, FoldableEvent], None]] = {
     "ApprovalGranted": _approval_answered,
     "ApprovalDenied": _approval_answered,
     "RunDrainTimedOut": _drain_timed_out,
+    "LoopStarted": loop_event,
+    "LoopIterationStarted": loop_event,
+    "LoopIterationDone": loop_event,
+    "LoopIterationFailed": loop_event,
 }

@@ -6,9 +6,11 @@ import msgspec
 
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ArtifactRef, ErrorInfo
-from runwright.contract.snapshot import RunSnapshot, RunSummary, StepSnapshot
+from runwright.contract.snapshot import IterationFailure, Iterations, RunSnapshot, RunSummary, StepSnapshot
 from runwright.contract.timestamps import millis_between
 from runwright.contract.transitions import RunStatus, StepStatus
+
+from .workings import Workings
 
 PENDING = StepStatus.PENDING
 
@@ -40,6 +42,16 @@ class StepCell(msgspec.Struct):
         self.artifacts = ()
 
 
+class LoopCell(msgspec.Struct):
+    """How far a loop is, for people."""
+
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    running: dict[str, None] = {}
+    failures: list[IterationFailure] = []
+
+
 class RunState(msgspec.Struct):
     """The state of a run.
 
@@ -55,7 +67,9 @@ class RunState(msgspec.Struct):
     signals: dict[str, None] = {}  # paths of accepted signals
     approvals: dict[str, bool] = {}  # "path|attempt": True while nobody has answered
     artifacts: tuple[ArtifactRef, ...] = ()  # named by the run's end
-    detailed: bool = False  # whether to keep what only people look at: artifacts, errors, reasons
+    detailed: bool = False  # whether to keep what only people look at: artifacts, errors, reasons, loops
+    loops: dict[str, LoopCell] = {}
+    workings: Workings | None = None  # what only a driver needs
 
 
 def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
@@ -71,6 +85,9 @@ def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
         return "WAITING_APPROVAL", f"Waiting for {summary.waiting_approvals} approval(s)."
     if status is RunStatus.RUNNING and summary.retrying_steps:
         return "RETRYING", f"{summary.retrying_steps} step(s) will be tried again."
+    if status is RunStatus.RUNNING and summary.waits_on_failure and summary.failed_steps:
+        prefix = summary.provider or "embedded"
+        return f"{prefix}/WAITING_OPERATOR", f"{summary.failed_steps} step(s) failed: retry or skip them, or cancel."
     return None, None
 
 
@@ -78,7 +95,7 @@ def freeze(identity: RunIdentity, state: RunState) -> RunSnapshot:
     """The run as it stands, as a new object that never changes."""
     assert state.detailed, "this state was not made to be looked at"
     summary = state.summary
-    steps = tuple([_freeze_step(step_id, cell) for step_id, cell in state.steps.items()])
+    steps = tuple([_freeze_step(step_id, cell, state.loops.get(step_id)) for step_id, cell in state.steps.items()])
     artifacts: tuple[ArtifactRef, ...] = ()
     if summary.status is RunStatus.COMPLETED:
         gathered = dict.fromkeys(artifact for step in steps for artifact in step.artifacts)
@@ -115,7 +132,7 @@ def freeze(identity: RunIdentity, state: RunState) -> RunSnapshot:
     )
 
 
-def _freeze_step(step_id: str, cell: StepCell) -> StepSnapshot:
+def _freeze_step(step_id: str, cell: StepCell, loop: LoopCell | None) -> StepSnapshot:
     return StepSnapshot(
         step_id,
         cell.status,
@@ -128,4 +145,5 @@ def _freeze_step(step_id: str, cell: StepCell) -> StepSnapshot:
         cell.reason_code,
         cell.retry,
         () if cell.past is None else tuple(cell.past[attempt] for attempt in sorted(cell.past)),
+        None if loop is None else Iterations(loop.total, len(loop.running), loop.done, loop.failed, tuple(loop.failures)),
     )

@@ -10,6 +10,8 @@ from runwright.contract.clock import Clock, Ids
 from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.keys import key_bytes
+from runwright.contract.plan import content_hash
 from runwright.contract.snapshot import RunSnapshot, RunSummary
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
@@ -240,6 +242,40 @@ class RunLog(Store):
             else:
                 await self._news.wait(seen, 5.0)
 
+    async def end_cursor(self) -> str:
+        """Where the log ends now: what is appended from here on comes after this cursor."""
+        return ".".join(map(str, await self._end()))
+
+    async def signalled(self, after: str) -> tuple[list[str], str]:
+        """The runs for which signals were accepted since the cursor, and the cursor to go on from."""
+        run_ids, positions = await self._signalled(self._parse_cursor(after))
+        return run_ids, ".".join(map(str, positions))
+
+    async def find_event(
+        self, run_id: str, event_type: str, step_id: str | None = None, attempt: int = 1
+    ) -> RunEventRecord | None:
+        """One event by what it is about; None if the run has no such event."""
+        row = await self.find_run(run_id)
+        plan = (row.identity.plan_id, row.identity.plan_version)
+        seq = await self._seq_of(row.run_key, key_bytes(run_id, step_id, attempt, event_type, *plan))
+        return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
+
+    async def keep_plan(self, sha256: str, body: bytes) -> None:
+        """Keep a plan's bytes under the hash of their content."""
+        await self._put_plan(sha256, body)
+
+    async def plan(self, sha256: str) -> bytes:
+        """A plan's bytes, proved to be what the hash says."""
+        body = await self._get_plan(sha256)
+        if body is None:
+            raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"The plan {sha256} is not in this store.")
+        if content_hash(body) != sha256:
+            raise RunwrightError(
+                ErrorCode.PLAN_INTEGRITY_VALIDATION_FAILED,
+                f"The plan {sha256} is damaged: its bytes have the hash {content_hash(body)}.",
+            )
+        return body
+
     async def wait_for_news(self, timeout: float | None = None) -> bool:
         """Wait until something was appended, by this process or another; False if nothing was in time."""
         return await self._news.wait(self._news.count, timeout)
@@ -398,6 +434,8 @@ class RunLog(Store):
             raise RunwrightError(
                 ErrorCode.INVALID_ARGUMENT, f"The run has events 1 to {row.last_seq}; there is no {run_seq}."
             )
+        if rows[0].raw_payload is None and rows[0].payload_digest is None:
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"Event {run_seq} has no payload: nothing to erase.")
         await self._erase(row, run_seq)
 
     async def _mend(self, row: RunRow, summary: RunSummary) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
 from .judge import Unit
+
+T = TypeVar("T")
 
 
 class Request:
@@ -80,7 +83,7 @@ class Intake:
     """The requests under way, oldest first, and the alarm for the oldest one's budget."""
 
     def __init__(self, budget: float, monotonic: Callable[[], float]) -> None:
-        self._budget = budget
+        self.budget = budget
         self._monotonic = monotonic
         self._under_way: dict[Request, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -88,10 +91,10 @@ class Intake:
     async def submit(self, units: Sequence[Unit], enqueue: Callable[[Request], None]) -> None:
         """Queue the units and wait until all of them have results."""
         loop = asyncio.get_running_loop()
-        request = Request(units, loop.create_future(), self._monotonic() + self._budget)
+        request = Request(units, loop.create_future(), self._monotonic() + self.budget)
         self._under_way[request] = None
         if self._alarm is None:
-            self._alarm = loop.call_later(self._budget, self._check_budgets, loop)
+            self._alarm = loop.call_later(self.budget, self._check_budgets, loop)
         try:
             enqueue(request)
             await request.future
@@ -100,6 +103,18 @@ class Intake:
             raise
         finally:
             del self._under_way[request]
+
+    async def in_time(self, future: asyncio.Future[T]) -> T:
+        """Wait for something else than an append, for as long as an append may take."""
+        try:
+            return await asyncio.wait_for(future, self.budget)
+        except TimeoutError:
+            raise RunwrightError(
+                ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
+                f"The store did not answer within {self.budget:g} s. Try again.",
+                outcome="unknown",
+                retryable=True,
+            ) from None
 
     def _check_budgets(self, loop: asyncio.AbstractEventLoop) -> None:
         self._alarm = None
@@ -120,7 +135,7 @@ class Intake:
         )
         return RunwrightError(
             ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
-            f"The store did not confirm the append within {self._budget:g} s. {outcome}",
+            f"The store did not confirm the append within {self.budget:g} s. {outcome}",
             outcome="withdrawn" if withdrawn else "unknown",
             retryable=True,
         )

@@ -7,6 +7,14 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from .holder import is_dead
 from .model import LeaseRow
 
+FORGET_AFTER = 86_400_000_000
+"""Microseconds after which a lease that has ended and owns nothing is removed."""
+
+
+def living_epoch(lease: LeaseRow | None, now: int) -> int | None:
+    """The epoch in which this owner is at work; None if it is in none."""
+    return lease.epoch if lease is not None and lives(lease, lease.epoch, now) else None
+
 
 def lives(lease: LeaseRow | None, epoch: int, now: int) -> bool:
     """Whether the owner of this lease, in this epoch, must be taken to be at work."""

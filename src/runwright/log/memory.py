@@ -42,6 +42,7 @@ class MemoryLog(RunLog):
         self._order: list[tuple[_Run, StoredEvent]] = []
         self._alerts: dict[tuple[str, str, str], Alert] = {}
         self._leases: dict[str, LeaseRow] = {}
+        self._plans: dict[str, bytes] = {}
         self._is_open = False
 
     async def open(self) -> None:
@@ -121,6 +122,8 @@ class MemoryLog(RunLog):
             self._order.append((run, event))
         row = run.row
         row.last_seq, row.head, row.persisted_at = summary.last_event_seq, open_run.head, open_run.persisted_at
+        if summary.status in ENDED:
+            row.owner = row.epoch = row.wake_at = None  # nobody drives a run that has ended
         _write_summary(row, summary)
 
     # Reading
@@ -264,6 +267,26 @@ class MemoryLog(RunLog):
                 row.owner, row.epoch, row.wake_at = lease.owner, lease.epoch, None
                 claimed.append(row.identity.run_id)
         return claimed
+
+    # For drivers
+
+    async def _end(self) -> list[int]:
+        return [len(self._order)]
+
+    async def _signalled(self, positions: list[int]) -> tuple[list[str], list[int]]:
+        found = self._order[positions[0] :]
+        runs = [run.row.identity.run_id for run, event in found if event.event_type == "SignalAccepted"]
+        return runs, [positions[0] + len(found)]
+
+    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
+        found = self._by_key[run_key - 1].by_key.get(key)
+        return None if found is None else found.run_seq
+
+    async def _put_plan(self, sha256: str, body: bytes) -> None:
+        self._plans.setdefault(sha256, body)
+
+    async def _get_plan(self, sha256: str) -> bytes | None:
+        return self._plans.get(sha256)
 
     async def health(self) -> dict[str, Any]:
         return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}

@@ -19,7 +19,7 @@ from .base import RunLog
 from .folding import erase
 from .intake import Request
 from .judge import Fence
-from .leases import lease_lost, lives, run_owned, stale_fence
+from .leases import FORGET_AFTER, lease_lost, lives, living_epoch, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import encode_summary
 from .postgres_connect import LOST, Connection, coded_errors, connect, place, prepare_store
@@ -59,7 +59,9 @@ class PostgresLog(RunLog):
             finally:
                 await connection.close()
             self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=4, timeout=10)  # pyright: ignore[reportUnknownMemberType]
-        self._lanes = [Lane(self._url, self._server_clock, self.tally, self._wrote) for _ in range(LANES)]
+        self._lanes = [
+            Lane(self._url, self._server_clock, self.tally, self._wrote, self._intake.budget + 1) for _ in range(LANES)
+        ]
 
     async def close(self) -> None:
         self._intake.close()
@@ -205,6 +207,7 @@ class PostgresLog(RunLog):
 
     async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
         process = (None, None, None) if holder is None else (holder.host, holder.pid, holder.started)
+        await self._fetch("forget_leases", self._server_clock.now() - FORGET_AFTER)
         epoch, expires_at = (await self._fetch("put_lease", owner, int(ttl * 1e6), *process))[0]
         return Lease(owner, epoch, expires_at, ttl)
 
@@ -255,17 +258,37 @@ class PostgresLog(RunLog):
 
     async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
         await self._check_lease(lease)
-        candidates = await self._fetch("candidates")
-        leases, now = await self._leases({row["owner"] for row in candidates if row["owner"] is not None})
+        due = await self._fetch("due_runs", limit)
+        rows = await self._fetch("leases")
+        leases, now = {row["owner"]: lease_row(row) for row in rows}, await self._fetch_value(self._sql["clock"])
+        for row in await self._fetch("owners"):
+            due += await self._fetch("runs_of", row["owner"], living_epoch(leases.get(row["owner"]), now), limit)
         claimed: list[str] = []
-        for run_id, owner, epoch in candidates:
-            if len(claimed) == limit:
-                break
-            if owner is not None and lives(leases.get(owner), epoch, now):
-                continue
+        for run_id, owner, epoch in due[:limit]:
             if await self._own(run_id, (lease.owner, lease.epoch), (owner, epoch), None):
                 claimed.append(run_id)
         return claimed
+
+    # For drivers
+
+    async def _end(self) -> list[int]:
+        return [row["pos"] for row in await self._fetch("end_positions")]
+
+    async def _signalled(self, positions: list[int]) -> tuple[list[str], list[int]]:
+        reached, runs = list(positions), list[str]()
+        for shard, pos, run_id in await self._fetch("signalled", list(range(SHARDS)), positions):
+            reached[shard] = pos
+            runs.append(run_id)
+        return runs, reached
+
+    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
+        return await self._fetch_value(self._sql["find_seq"], run_key, key)
+
+    async def _put_plan(self, sha256: str, body: bytes) -> None:
+        await self._fetch("put_plan", sha256, body)
+
+    async def _get_plan(self, sha256: str) -> bytes | None:
+        return await self._fetch_value(self._sql["get_plan"], sha256)
 
     async def health(self) -> dict[str, Any]:
         runs, events, version = (await self._fetch("counts"))[0]

@@ -88,11 +88,11 @@ def _error(code: ErrorCode, sentence: str, cause: BaseException, outcome: str) -
     return RunwrightError(code, f"{sentence} ({type(cause).__name__}: {cause})", outcome=outcome, retryable=True)
 
 
-async def connect(url: str) -> Connection:
+async def connect(url: str, patience: float = 60.0) -> Connection:
     place(url)
     settings = {"application_name": "runwright"}
     try:
-        return await asyncpg.connect(url, timeout=10, command_timeout=60, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return await asyncpg.connect(url, timeout=10, command_timeout=patience, server_settings=settings)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except (ValueError, OverflowError):
         raise _unreadable_url() from None  # what asyncpg says of it may show a part of the password
 

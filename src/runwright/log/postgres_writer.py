@@ -18,7 +18,7 @@ from typing import Any
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
-from runwright.contract.transitions import Enforcement
+from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent
 
 from .folding import fold_rows
@@ -63,8 +63,10 @@ class ServerClock:
 
 
 class Lane:
-    def __init__(self, url: str, clock: ServerClock, tally: Tally, told: Callable[[], None]) -> None:
+    def __init__(self, url: str, clock: ServerClock, tally: Tally, told: Callable[[], None], patience: float) -> None:
         self._url = url
+        self._patience = patience  # a statement that takes longer has lost its connection, or its callers
+        self._closing = False
         self._clock = clock
         self._tally = tally
         self._told = told
@@ -84,6 +86,10 @@ class Lane:
         self._open_runs.drop(run_id)
 
     async def close(self) -> None:
+        """Finish what is queued, if that takes no longer than people wait for a program to end."""
+        self._closing = True
+        self._wake.set()
+        await asyncio.wait([self._task], timeout=min(self._patience, 4.0))
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._connection is not None:
@@ -93,7 +99,7 @@ class Lane:
         self._queue.clear()
 
     async def _run(self) -> None:
-        while True:
+        while not self._closing:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
@@ -107,7 +113,7 @@ class Lane:
         try:
             while self._under_way:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._url)
+                    self._connection = await connect(self._url, self._patience)
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
                 lost = await self._commit_group([unit for unit, _ in self._under_way])
@@ -247,7 +253,8 @@ class Lane:
                 run_id, *constants = run.context
                 fold = (run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary))
                 engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
-                created_at, owner = run.persisted_at or now, (run.owner, run.epoch)
+                created_at = run.persisted_at or now
+                owner = (None, None) if summary.status in ENDED else (run.owner, run.epoch)
                 fresh.append((number, run_id, shard, *constants, run.enforcement, created_at, *fold, *engine, *owner))
             place = counts.get(shard, 0)
             for event in run.fresh.values():

@@ -24,11 +24,11 @@ from .base import RunLog
 from .folding import FoldRow, erase, fold_rows
 from .intake import Request
 from .judge import Fence
-from .leases import lease_lost, run_owned, stale_fence
+from .leases import FORGET_AFTER, lease_lost, living_epoch, run_owned, stale_fence
 from .model import Holder, Lease, RunFilter, RunRow
 from .openrun import encode_summary
 from .queries import load_queries
-from .rows import DAMAGE, alert_from, damaged, run_identity, run_row
+from .rows import DAMAGE, alert_from, damaged, lease_row, run_identity, run_row
 from .sqlite_connect import Cursor, coded_errors, connect, cursor_of, prepare_store, read_one
 from .sqlite_writer import Call, SqliteWriter
 
@@ -81,7 +81,7 @@ class SqliteLog(RunLog):
         """Have the writer do something in a transaction of its own."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._live_writer().put(Call(work, future))
-        return await future
+        return await self._intake.in_time(future)
 
     # Reading
 
@@ -244,6 +244,7 @@ class SqliteLog(RunLog):
             expires_at = writer.clock.now() + int(ttl * 1e6)
             process = (None, None, None) if holder is None else (holder.host, holder.pid, holder.started)
             writer.execute("put_lease", (owner, epoch, expires_at, *process))
+            writer.execute("forget_leases", (writer.clock.now() - FORGET_AFTER,))
             return Lease(owner, epoch, expires_at, ttl)
 
         return await self._call(acquire)
@@ -289,22 +290,39 @@ class SqliteLog(RunLog):
     async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
         def claim(writer: SqliteWriter) -> list[str]:
             _check_lease(writer, lease)
-            claimed: list[str] = []
-            candidates: list[Any] = writer.execute("candidates", {"now": writer.clock.now()}).fetchall()
-            alive: dict[tuple[str, int], bool] = {}
-            for run_key, run_id, owner, epoch in candidates:
-                if len(claimed) == limit:
-                    break
-                if owner is not None:
-                    if (owner, epoch) not in alive:
-                        alive[owner, epoch] = writer.lives(owner, epoch)
-                    if alive[owner, epoch]:
-                        continue
+            now = writer.clock.now()
+            due: list[Any] = writer.execute("due_runs", (now, limit)).fetchall()
+            leases = {row[0]: lease_row(row) for row in writer.execute("leases").fetchall()}
+            for (owner,) in writer.execute("owners").fetchall():
+                wanted = {"owner": owner, "living": living_epoch(leases.get(owner), now), "limit": limit}
+                due += writer.execute("runs_of", wanted).fetchall()
+            for run_key, run_id in due[:limit]:
                 writer.own(run_key, run_id, lease.owner, lease.epoch, None)
-                claimed.append(run_id)
-            return claimed
+            return [run_id for _, run_id in due[:limit]]
 
         return await self._call(claim)
+
+    # For drivers
+
+    async def _end(self) -> list[int]:
+        return [await self._read(lambda cursor: next(cursor.execute(self._sql["end_position"]))[0])]
+
+    async def _signalled(self, positions: list[int]) -> tuple[list[str], list[int]]:
+        sql = self._sql["signalled"]
+        rows = await self._read(lambda cursor: cursor.execute(sql, (positions[0],)).fetchall())
+        return [run_id for _, run_id in rows], [rows[-1][0]] if rows else positions
+
+    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
+        sql = self._sql["find_key"]
+        row = await self._read(lambda cursor: cursor.execute(sql, (run_key, key)).fetchone())
+        return None if row is None else row[0]
+
+    async def _put_plan(self, sha256: str, body: bytes) -> None:
+        await self._call(lambda writer: writer.execute("put_plan", (sha256, body)))
+
+    async def _get_plan(self, sha256: str) -> bytes | None:
+        row = await self._read(lambda cursor: cursor.execute(self._sql["get_plan"], (sha256,)).fetchone())
+        return None if row is None else row[0]
 
     async def health(self) -> dict[str, Any]:
         runs, events = await self._read(lambda cursor: next(cursor.execute(self._sql["counts"])))

@@ -21,7 +21,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.contract.transitions import Enforcement
+from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent
 
 from .clock import SystemClock
@@ -271,14 +271,14 @@ class SqliteWriter:
                 fold = (run.seq, run.head, run.persisted_at, summary.status, text)
                 engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
                 created_at = run.persisted_at or now
-                made.append(
-                    (run.run_key, *run.context, run.enforcement, created_at, *fold, *engine, run.owner, run.epoch)
-                )
+                owner = (None, None) if summary.status in ENDED else (run.owner, run.epoch)
+                made.append((run.run_key, *run.context, run.enforcement, created_at, *fold, *engine, *owner))
             elif summary.status == run.stored_status:
                 advanced.append((run.seq, run.head, run.persisted_at, text, run.run_key))
             else:
                 engine = (summary.provider, summary.workflow_id, summary.provider_run_id)
-                moved.append((run.seq, run.head, run.persisted_at, text, summary.status, *engine, run.run_key))
+                ended = summary.status in ENDED
+                moved.append((run.seq, run.head, run.persisted_at, text, summary.status, *engine, ended, run.run_key))
             events.extend((run.run_key, *msgspec.structs.astuple(event)) for event in run.fresh.values())
         if made:
             self._cursor.executemany(self._sql["insert_run"], made)

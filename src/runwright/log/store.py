@@ -90,5 +90,16 @@ class Store(ABC):
         """Claim runs that nobody drives although somebody should: their driver died, or their time has come."""
 
     @abstractmethod
+    async def _end(self) -> list[int]: ...
+    @abstractmethod
+    async def _signalled(self, positions: list[int]) -> tuple[list[str], list[int]]: ...
+    @abstractmethod
+    async def _seq_of(self, run_key: int, key: bytes) -> int | None: ...
+    @abstractmethod
+    async def _put_plan(self, sha256: str, body: bytes) -> None: ...
+    @abstractmethod
+    async def _get_plan(self, sha256: str) -> bytes | None: ...
+
+    @abstractmethod
     async def health(self) -> dict[str, Any]:
         """Facts about the store for `doctor`."""

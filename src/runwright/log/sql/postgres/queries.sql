@@ -1,7 +1,7 @@
 -- name: append
 -- A whole group in one statement. First the shards' rows are locked, in order, and give out positions; then the
 -- runs that are still as they were judged (same last event, same owner) move on and new ones are made; only
--- their events go in. What comes back are the runs that won; the others are read and judged again.
+-- their events go in. A run that has ended is driven by nobody. What comes back are the runs that won; the others are read and judged again.
 -- Numbers come as text with commas, fixed-length bytes one after another, and columns that are null throughout
 -- as null: arrays are what a client spends its time on.
 WITH tick AS (
@@ -28,7 +28,10 @@ won AS (
     UPDATE run
     SET last_seq = known.last_seq, head = known.head, persisted_at = known.persisted_at, status = known.status,
         summary = known.summary, provider = known.provider, workflow_id = known.workflow_id,
-        provider_run_id = known.provider_run_id
+        provider_run_id = known.provider_run_id,
+        owner = CASE WHEN known.status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN NULL ELSE run.owner END,
+        epoch = CASE WHEN known.status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN NULL ELSE run.epoch END,
+        wake_at = CASE WHEN known.status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN NULL ELSE run.wake_at END
     FROM known JOIN tick ON tick.shard = known.shard
     WHERE run.run_key = known.run_key AND run.last_seq = known.was_seq AND run.edition = known.edition
       AND run.owner IS NOT DISTINCT FROM known.owner AND run.epoch IS NOT DISTINCT FROM known.epoch
@@ -205,12 +208,45 @@ UPDATE run SET owner = $1, epoch = $2, wake_at = $3
 WHERE run_id = $4 AND owner IS NOT DISTINCT FROM $5 AND epoch IS NOT DISTINCT FROM $6
 RETURNING run_key;
 
--- name: candidates
--- Open runs that somebody owns, or whose time has come; whether their owner lives is judged by the caller.
+-- name: leases
+SELECT owner, epoch, expires_at, host, pid, started FROM lease;
+
+-- name: forget_leases
+-- Those that ended long ago and that no run points to any more.
+DELETE FROM lease WHERE expires_at < $1 AND owner NOT IN (SELECT owner FROM run WHERE owner IS NOT NULL);
+
+-- name: due_runs
 SELECT run_id, owner, epoch FROM run
-WHERE (owner IS NOT NULL OR wake_at <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
-  AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
-ORDER BY run_key;
+WHERE wake_at <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AND owner IS NULL
+ORDER BY wake_at LIMIT $1;
+
+-- name: runs_of
+-- The runs of an owner in an epoch, or in any that is not this one.
+SELECT run_id, owner, epoch FROM run
+WHERE owner = $1 AND (epoch <> $2 OR $2 IS NULL) AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
+LIMIT $3;
+
+-- name: owners
+SELECT DISTINCT owner FROM run WHERE owner IS NOT NULL;
+
+-- name: end_positions
+SELECT pos FROM shard ORDER BY shard;
+
+-- name: signalled
+SELECT event.shard, event.pos, run.run_id
+FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
+JOIN event ON event.shard = seen.shard AND event.pos > seen.pos AND event.event_type = 'SignalAccepted'
+JOIN run ON run.run_key = event.run_key
+ORDER BY event.shard, event.pos;
+
+-- name: find_seq
+SELECT run_seq FROM event WHERE run_key = $1 AND idempotency_key = $2;
+
+-- name: put_plan
+INSERT INTO plan (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO NOTHING;
+
+-- name: get_plan
+SELECT body FROM plan WHERE sha256 = $1;
 
 -- name: counts
 SELECT count(*), coalesce(sum(last_seq), 0)::bigint, current_setting('server_version') FROM run;

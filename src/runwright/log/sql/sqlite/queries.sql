@@ -88,9 +88,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ? WHERE run_key = ?;
 
 -- name: move_run
-UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ?, status = ?, provider = ?, workflow_id = ?,
-               provider_run_id = ?
-WHERE run_key = ?;
+-- Nobody drives a run that has ended.
+UPDATE run SET last_seq = ?1, head = ?2, persisted_at = ?3, summary = ?4, status = ?5, provider = ?6, workflow_id = ?7,
+               provider_run_id = ?8, owner = iif(?9, NULL, owner), epoch = iif(?9, NULL, epoch),
+               wake_at = iif(?9, NULL, wake_at)
+WHERE run_key = ?10;
 
 -- name: save_summary
 UPDATE run SET summary = ?, status = ?, provider = ?, workflow_id = ?, provider_run_id = ?, edition = edition + 1
@@ -129,11 +131,38 @@ UPDATE lease SET expires_at = ? WHERE owner = ? AND epoch = ?;
 -- name: own_run
 UPDATE run SET owner = ?, epoch = ?, wake_at = ? WHERE run_key = ?;
 
--- name: candidates
--- Open runs that somebody owns, or whose time has come; whether their owner lives is judged by the caller.
-SELECT run_key, run_id, owner, epoch FROM run
-WHERE (owner IS NOT NULL OR wake_at <= :now) AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
-ORDER BY run_key;
+-- name: leases
+SELECT owner, epoch, expires_at, host, pid, started FROM lease;
+
+-- name: forget_leases
+-- Those that ended long ago and that no run points to any more.
+DELETE FROM lease WHERE expires_at < ? AND owner NOT IN (SELECT owner FROM run WHERE owner IS NOT NULL);
+
+-- name: due_runs
+SELECT run_key, run_id FROM run WHERE wake_at <= ? AND owner IS NULL ORDER BY wake_at LIMIT ?;
+
+-- name: runs_of
+-- The runs of an owner in an epoch, or in any that is not this one.
+SELECT run_key, run_id FROM run
+WHERE owner = :owner AND (epoch <> :living OR :living IS NULL)
+  AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
+LIMIT :limit;
+
+-- name: owners
+SELECT DISTINCT owner FROM run WHERE owner IS NOT NULL;
+
+-- name: end_position
+SELECT coalesce(max(pos), 0) FROM event;
+
+-- name: signalled
+SELECT pos, (SELECT run_id FROM run WHERE run.run_key = event.run_key) FROM event
+WHERE event_type = 'SignalAccepted' AND pos > ? ORDER BY pos LIMIT 1000;
+
+-- name: put_plan
+INSERT INTO plan (sha256, body) VALUES (?, ?) ON CONFLICT (sha256) DO NOTHING;
+
+-- name: get_plan
+SELECT body FROM plan WHERE sha256 = ?;
 
 -- name: counts
 SELECT count(*), coalesce(sum(last_seq), 0) FROM run;

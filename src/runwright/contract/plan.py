@@ -1,0 +1,112 @@
+"""The plan: what a run is to do, as data. Every form people write becomes one of these.
+
+A plan is immutable and known by its content: `content_hash` is the SHA-256 of its canonical JSON, and the
+plan's version unless it was given one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = "v1.0"
+
+
+class Order(StrEnum):
+    SEQUENTIAL = "sequential"  # one after another, as declared
+    GRAPH = "graph"  # each as soon as its own dependencies have ended
+
+
+class OnFailure(StrEnum):
+    FAIL = "fail"  # let what runs end, start nothing more, fail the run
+    CONTINUE = "continue"  # go on with all that does not depend on the failed step, then fail the run
+    WAIT = "wait"  # keep the run open for an operator to retry, skip or cancel
+
+
+class Backoff(StrEnum):
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
+
+class StepClass(StrEnum):
+    LIGHT = "light"
+    HEAVY = "heavy"  # takes a processor to itself: only so many at once
+    ISOLATION = "isolation"  # in a process of its own
+
+
+class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a plan; what is left at its default is not written, so that it does not change the hash."""
+
+
+class Retry(_Part, frozen=True):
+    max_attempts: int = 1
+    backoff: Backoff = Backoff.EXPONENTIAL
+    initial: float = 1.0  # seconds, as every duration here
+    longest: float = msgspec.field(default=60.0, name="max")
+    jitter: bool = True
+
+
+class Foreach(_Part, frozen=True):
+    items: Any = msgspec.field(name="in")  # a list, or an expression that gives one
+    item_name: str = msgspec.field(default="item", name="as")
+    max_parallel: int = 16
+
+
+class Step(_Part, frozen=True, kw_only=True):
+    step_id: str
+    kind: str
+    inputs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="with")
+    depends_on: tuple[str, ...] = ()
+    when: str | bool | None = None
+    foreach: Foreach | None = None
+    retry: Retry = Retry()
+    timeout: float | None = None
+    step_class: StepClass = msgspec.field(default=StepClass.LIGHT, name="class")
+    cancellable: bool = True
+    secret_refs: tuple[str, ...] = ()
+    dispatch: Any = None
+    fallback: Any = None
+
+
+class PlanMetadata(_Part, frozen=True, kw_only=True):
+    plan_id: str
+    plan_version: str = ""  # empty: the content hash
+    description: str | None = None
+    labels: dict[str, str] = {}
+    requires_capabilities: tuple[str, ...] = ()
+    fallback_behavior: str | None = None
+    target_adapter: str | None = None
+
+
+class ExecutionPlan(_Part, frozen=True, kw_only=True):
+    metadata: PlanMetadata
+    params: dict[str, Any] = {}
+    order: Order = Order.SEQUENTIAL
+    on_failure: OnFailure = OnFailure.FAIL
+    timeout: float | None = None
+    steps: tuple[Step, ...]
+
+    @property
+    def plan_id(self) -> str:
+        return self.metadata.plan_id
+
+
+def plan_body(plan: ExecutionPlan) -> bytes:
+    """The canonical bytes of a plan: what is hashed and what the plan store keeps."""
+    return msgspec.json.encode(plan, order="sorted")
+
+
+def content_hash(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def plan_version(plan: ExecutionPlan) -> str:
+    return plan.metadata.plan_version or content_hash(plan_body(plan))
+
+
+def read_plan(body: bytes) -> ExecutionPlan:
+    """The plan that these canonical bytes are."""
+    return msgspec.json.decode(body, type=ExecutionPlan)

@@ -1,0 +1,265 @@
+"""What only a driver needs of a run: parameters, due times, results, open signals. Folded like all else.
+
+A run that is merely looked at is folded without these; `RunState.workings` is then None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.events import FoldableEvent
+from runwright.contract.paths import parse_path
+from runwright.contract.timestamps import is_utc, to_micros
+
+from .reading import read_payload
+
+RUNNING, DONE, FAILED = 1, 2, 3  # what has become of an iteration; 0 = nothing yet
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """A result as an event carries it: the value's JSON, or where it is kept."""
+
+    raw: bytes | None = None
+    ref: dict[str, Any] | None = None
+
+
+class LoopWork(msgspec.Struct):
+    """A foreach step under way, by iteration."""
+
+    attempt: int  # of the step
+    total: int
+    items: StoredResult
+    states: bytearray
+    attempts: dict[int, int] = {}  # iterations beyond their first attempt
+    results: dict[int, StoredResult] = {}
+    running: dict[int, None] = {}
+    done: int = 0
+    failed: int = 0
+    first_failure: payloads.LoopIteration | None = None
+    next_index: int = 0  # everything before it was handed out, or need not be
+    listed: list[Any] | None = None  # `items`, decoded
+
+
+class Workings(msgspec.Struct):
+    """`wanted` names the steps whose results some expression mentions; None keeps them all."""
+
+    wanted: frozenset[str] | None = frozenset()
+    params: dict[str, Any] = {}
+    started_at: int | None = None
+    paused_at: int | None = None
+    engine_attempt: int = 0
+    plan_sha: str | None = None
+    signals: dict[str, payloads.SignalDecided] = {}  # accepted, not yet acted on, in the order of the log
+    retry_at: dict[str, int] = {}
+    retry_signal: dict[str, str] = {}  # the signal that asked for a retry
+    due_at: dict[str, int] = {}
+    results: dict[str, StoredResult] = {}
+    loops: dict[str, LoopWork] = {}
+    checkpoints: dict[str, bytes] = {}
+    checkpoint_count: dict[str, int] = {}
+    overrides: dict[str, dict[str, Any]] = {}
+    override_count: dict[str, int] = {}
+    params_updates: int = 0
+
+    def note(self, event: FoldableEvent) -> None:
+        """Fold an event that was legal."""
+        if event.engine_attempt_id > self.engine_attempt:
+            self.engine_attempt = event.engine_attempt_id
+        handler = _NOTES.get(event.event_type)
+        if handler is not None:
+            handler(self, event)
+
+    def wants(self, step_id: str) -> bool:
+        return self.wanted is None or step_id in self.wanted
+
+
+def _moment(text: str | None) -> int:
+    return to_micros(text) if text is not None and is_utc(text) else 0
+
+
+class _Result(payloads.Payload, frozen=True):
+    """Where an end event has its result, left undecoded."""
+
+    result: msgspec.Raw | None = None
+    result_ref: dict[str, Any] | None = None
+
+
+def _result_of(event: FoldableEvent) -> StoredResult:
+    payload = read_payload(_Result, event)
+    return StoredResult(None if payload.result is None else bytes(payload.result), payload.result_ref)
+
+
+def _queued(work: Workings, event: FoldableEvent) -> None:
+    work.params = read_payload(payloads.RunQueued, event).params or work.params
+
+
+def _run_started(work: Workings, event: FoldableEvent) -> None:
+    payload = read_payload(payloads.RunStarted, event)
+    work.started_at = _moment(payload.started_at or event.emitted_at)
+    work.plan_sha = None if payload.plan_ref is None else payload.plan_ref.sha256
+
+
+def _paused(work: Workings, event: FoldableEvent) -> None:
+    work.paused_at = _moment(event.emitted_at)
+
+
+def _resumed(work: Workings, _event: FoldableEvent) -> None:
+    work.paused_at = None
+
+
+def _step_started(work: Workings, event: FoldableEvent) -> None:
+    work.retry_at.pop(event.step_id or "", None)
+    work.retry_signal.pop(event.step_id or "", None)
+
+
+def _step_delayed(work: Workings, event: FoldableEvent) -> None:
+    work.due_at[event.step_id or ""] = _moment(read_payload(payloads.StepDelayed, event).scheduled_at)
+
+
+def _step_ended(work: Workings, event: FoldableEvent) -> None:
+    step_id = event.step_id or ""
+    work.due_at.pop(step_id, None)
+    work.retry_at.pop(step_id, None)
+    if step_id in work.loops:  # iterations that were to be tried again are not, in this attempt
+        for times in (work.retry_at, work.due_at):
+            for path in [path for path in times if path.startswith((f"{step_id}[", f"{step_id}~"))]:
+                del times[path]
+    if event.event_type != "StepFailed":
+        work.checkpoints.pop(step_id, None)
+        work.loops.pop(step_id, None)
+        if work.wants(step_id):
+            work.results[step_id] = _result_of(event)
+
+
+def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:
+    path = event.step_id or ""
+    payload = read_payload(payloads.StepRetryScheduled, event)
+    work.retry_at[path] = _moment(payload.next_attempt_at)
+    if payload.signal_id is not None:
+        work.retry_signal[path] = payload.signal_id
+    place = parse_path(path)
+    if place is None or not place.indexes or (loop := work.loops.get(place.step)) is None:
+        return
+    index = place.indexes[0]
+    if index < loop.total and loop.states[index] == FAILED:
+        loop.states[index] = 0
+        loop.failed -= 1
+        if loop.first_failure is not None and loop.first_failure.index == index:
+            loop.first_failure = None
+
+
+class _LoopStart(payloads.Payload, frozen=True):
+    total: int = 0
+    items: msgspec.Raw | None = None
+    items_ref: dict[str, Any] | None = None
+
+
+def _loop_started(work: Workings, event: FoldableEvent) -> None:
+    place = parse_path(event.step_id or "")
+    if place is None:
+        return
+    payload = read_payload(_LoopStart, event)
+    items = StoredResult(None if payload.items is None else bytes(payload.items), payload.items_ref)
+    earlier = work.loops.get(place.step)
+    loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total))
+    if earlier is not None and earlier.items == items and earlier.total == loop.total:
+        for index, state in enumerate(earlier.states):  # what an earlier attempt did need not be done again
+            if state == DONE:
+                loop.states[index] = DONE
+        loop.results, loop.done = earlier.results, earlier.done
+    work.loops[place.step] = loop
+
+
+def _iteration(work: Workings, event: FoldableEvent) -> None:
+    place = parse_path(event.step_id or "")
+    loop = None if place is None else work.loops.get(place.step)
+    if place is None or loop is None or not place.indexes or place.indexes[0] >= loop.total:
+        return
+    index = place.indexes[0]
+    if place.attempt != loop.attempt or loop.states[index] == DONE:
+        return
+    if event.event_type == "LoopIterationStarted":
+        loop.states[index] = RUNNING
+        loop.running[index] = None
+        work.retry_at.pop(event.step_id or "", None)
+        if event.logical_attempt_id > 1:
+            loop.attempts[index] = event.logical_attempt_id
+        return
+    loop.running.pop(index, None)
+    if event.event_type == "LoopIterationDone":
+        loop.states[index] = DONE
+        loop.done += 1
+        loop.results[index] = _result_of(event)
+        return
+    loop.states[index] = FAILED
+    loop.failed += 1
+    if loop.first_failure is None:
+        loop.first_failure = read_payload(payloads.LoopIteration, event)
+
+
+class _Checkpoint(payloads.Payload, frozen=True):
+    state: msgspec.Raw | None = None
+
+
+def _checkpoint(work: Workings, event: FoldableEvent) -> None:
+    path = event.step_id or ""
+    place = parse_path(path)
+    state = read_payload(_Checkpoint, event).state
+    entity = path if place is None else checkpoint_owner(place.step, place.indexes)
+    work.checkpoints[entity] = b"null" if state is None else bytes(state)
+    work.checkpoint_count[path] = max(event.logical_attempt_id, work.checkpoint_count.get(path, 0))
+
+
+def checkpoint_owner(step_id: str, indexes: tuple[int, ...]) -> str:
+    """Checkpoints belong to a step or iteration, whichever attempt wrote them."""
+    return step_id + "".join(f"[{index}]" for index in indexes)
+
+
+def _overridden(work: Workings, event: FoldableEvent) -> None:
+    step_id = event.step_id or ""
+    work.overrides[step_id] = {
+        **work.overrides.get(step_id, {}),
+        **(read_payload(payloads.StepChanged, event).override or {}),
+    }
+    work.override_count[step_id] = event.logical_attempt_id
+
+
+def _params_updated(work: Workings, event: FoldableEvent) -> None:
+    work.params = read_payload(payloads.RunParamsUpdated, event).params or work.params
+    work.params_updates += 1
+
+
+def _signal_accepted(work: Workings, event: FoldableEvent) -> None:
+    if event.logical_attempt_id == 1:
+        work.signals[event.step_id or ""] = read_payload(payloads.SignalDecided, event)
+
+
+def _signal_processed(work: Workings, event: FoldableEvent) -> None:
+    work.signals.pop(event.step_id or "", None)
+
+
+_NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {
+    "RunQueued": _queued,
+    "RunStarted": _run_started,
+    "RunPaused": _paused,
+    "RunResumed": _resumed,
+    "StepStarted": _step_started,
+    "StepDelayed": _step_delayed,
+    "StepCompleted": _step_ended,
+    "StepFailed": _step_ended,
+    "StepSkipped": _step_ended,
+    "StepRetryScheduled": _retry_scheduled,
+    "LoopStarted": _loop_started,
+    "LoopIterationStarted": _iteration,
+    "LoopIterationDone": _iteration,
+    "LoopIterationFailed": _iteration,
+    "CheckpointWritten": _checkpoint,
+    "StepOverridden": _overridden,
+    "RunParamsUpdated": _params_updated,
+    "SignalAccepted": _signal_accepted,
+    "SignalProcessed": _signal_processed,
+}
