@@ -14,8 +14,8 @@ from runwright.contract.events import FoldableEvent
 from runwright.contract.timestamps import is_utc
 from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
 
-from .reading import read_payload, shortened
 from .loops import loop_event, loop_retry
+from .reading import read_payload, shortened
 from .state import RunState
 from .steps import step_event
 

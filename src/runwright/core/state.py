@@ -145,5 +145,7 @@ def _freeze_step(step_id: str, cell: StepCell, loop: LoopCell | None) -> StepSna
         cell.reason_code,
         cell.retry,
         () if cell.past is None else tuple(cell.past[attempt] for attempt in sorted(cell.past)),
-        None if loop is None else Iterations(loop.total, len(loop.running), loop.done, loop.failed, tuple(loop.failures)),
+        None
+        if loop is None
+        else Iterations(loop.total, len(loop.running), loop.done, loop.failed, tuple(loop.failures)),
     )

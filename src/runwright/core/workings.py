@@ -17,6 +17,8 @@ from runwright.contract.timestamps import is_utc, to_micros
 
 from .reading import read_payload
 
+NOTHING = msgspec.Raw()
+
 RUNNING, DONE, FAILED = 1, 2, 3  # what has become of an iteration; 0 = nothing yet
 
 
@@ -84,13 +86,13 @@ def _moment(text: str | None) -> int:
 class _Result(payloads.Payload, frozen=True):
     """Where an end event has its result, left undecoded."""
 
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = NOTHING
     result_ref: dict[str, Any] | None = None
 
 
 def _result_of(event: FoldableEvent) -> StoredResult:
     payload = read_payload(_Result, event)
-    return StoredResult(None if payload.result is None else bytes(payload.result), payload.result_ref)
+    return StoredResult(bytes(payload.result) or None, payload.result_ref)
 
 
 def _queued(work: Workings, event: FoldableEvent) -> None:
@@ -154,7 +156,7 @@ def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:
 
 class _LoopStart(payloads.Payload, frozen=True):
     total: int = 0
-    items: msgspec.Raw | None = None
+    items: msgspec.Raw = NOTHING
     items_ref: dict[str, Any] | None = None
 
 
@@ -163,7 +165,7 @@ def _loop_started(work: Workings, event: FoldableEvent) -> None:
     if place is None:
         return
     payload = read_payload(_LoopStart, event)
-    items = StoredResult(None if payload.items is None else bytes(payload.items), payload.items_ref)
+    items = StoredResult(bytes(payload.items) or None, payload.items_ref)
     earlier = work.loops.get(place.step)
     loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total))
     if earlier is not None and earlier.items == items and earlier.total == loop.total:
@@ -202,7 +204,7 @@ def _iteration(work: Workings, event: FoldableEvent) -> None:
 
 
 class _Checkpoint(payloads.Payload, frozen=True):
-    state: msgspec.Raw | None = None
+    state: msgspec.Raw = NOTHING
 
 
 def _checkpoint(work: Workings, event: FoldableEvent) -> None:
@@ -210,7 +212,7 @@ def _checkpoint(work: Workings, event: FoldableEvent) -> None:
     place = parse_path(path)
     state = read_payload(_Checkpoint, event).state
     entity = path if place is None else checkpoint_owner(place.step, place.indexes)
-    work.checkpoints[entity] = b"null" if state is None else bytes(state)
+    work.checkpoints[entity] = bytes(state) or b"null"
     work.checkpoint_count[path] = max(event.logical_attempt_id, work.checkpoint_count.get(path, 0))
 
 

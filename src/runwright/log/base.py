@@ -59,6 +59,11 @@ class RunLog(Store):
         self._intake = Intake(write_budget, self.clock.monotonic)
         self._news = News(self.clock, self._changed_elsewhere)
 
+    @property
+    def write_budget(self) -> float:
+        """Seconds that an append may take before its caller is told that it took too long."""
+        return self._intake.budget
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -1,0 +1,1 @@
+"""What an operator can do: start, look, signal, rerun."""

@@ -1,0 +1,229 @@
+"""`rw.open()` and `rw.open_async()`: the engine in your own program.
+
+The engine has a thread and an event loop to itself, so that nothing your program does on its own loop can keep
+it from renewing its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventRecord
+from runwright.contract.plan import ExecutionPlan
+from runwright.contract.snapshot import RunSnapshot
+from runwright.contract.transitions import RunStatus
+from runwright.runtimes.engine import EngineSettings
+
+from .open import open_operations
+from .operations import Operations
+from .signals import SignalDecision
+
+T = TypeVar("T")
+Plan = ExecutionPlan | dict[str, Any] | str | Path
+
+
+class _Host:
+    """The engine's thread."""
+
+    def __init__(self, store: str | None, settings: EngineSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._ready: Future[Operations] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._main, name="runwright-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.result()
+
+    def _main(self) -> None:
+        asyncio.run(self._live())
+
+    async def _live(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with open_operations(self._store, settings=self._settings) as operations:
+                self._ready.set_result(operations)
+                await self._stop.wait()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    def submit(self, work: Callable[[Operations], Coroutine[Any, Any, T]]) -> Future[T]:
+        if self._loop is None or not self._thread.is_alive():
+            raise RunwrightError(ErrorCode.STORE_CLOSED, "This app is not open. Use `with rw.open() as app:`.")
+        return asyncio.run_coroutine_threadsafe(work(self._ready.result()), self._loop)
+
+    def close(self) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+def _start(plan: Plan, params: dict[str, Any], run_id: str | None) -> Callable[[Operations], Coroutine[Any, Any, str]]:
+    async def start(operations: Operations) -> str:
+        return await operations.start(operations.load(plan), params=params, run_id=run_id)
+
+    return start
+
+
+async def _page(operations: Operations, run_id: str, after: int) -> list[RunEventRecord]:
+    return await operations.log.read(run_id, after, 1000)
+
+
+async def _follow(operations: Operations, run_id: str, after: int) -> list[RunEventRecord]:
+    """The next events, waiting for them if need be; none once the run has ended and all were given."""
+    async for record in operations.events(run_id, after, follow=True):
+        more = await operations.log.read(run_id, record.run_seq, 999)
+        return [record, *more]
+    return []
+
+
+_ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
+
+
+async def _next_events(operations: Operations, run_id: str, after: int, follow: bool) -> list[RunEventRecord]:
+    if not follow:
+        return await _page(operations, run_id, after)
+    row = await operations.log.find_run(run_id)
+    if row.status in _ENDED and row.last_seq <= after:
+        return []
+    return await _follow(operations, run_id, after)
+
+
+class Run:
+    """A run, from a program that waits."""
+
+    def __init__(self, host: _Host, run_id: str) -> None:
+        self._host = host
+        self.run_id = run_id
+
+    def wait(self, timeout: float | None = None) -> RunSnapshot:
+        """Wait until the run has ended, or the seconds are over; the run as it then is."""
+        return self._host.submit(lambda operations: operations.wait(self.run_id, timeout)).result()
+
+    @property
+    def status(self) -> RunStatus:
+        return self._host.submit(lambda operations: operations.status(self.run_id)).result()
+
+    def snapshot(self, at: int | str | None = None) -> RunSnapshot:
+        return self._host.submit(lambda operations: operations.log.snapshot(self.run_id, at)).result()
+
+    def result(self, step_id: str) -> Any:
+        return self._host.submit(lambda operations: operations.result(self.run_id, step_id)).result()
+
+    def signal(
+        self, signal_type: str, payload: dict[str, Any] | None = None, reason: str | None = None
+    ) -> SignalDecision:
+        sent = self._host.submit(lambda operations: operations.signal(self.run_id, signal_type, payload, reason=reason))
+        return sent.result()
+
+    def events(self, after: int = 0, *, follow: bool = False) -> Iterator[RunEventRecord]:
+        """The run's events so far; with `follow`, also those to come until the run has ended."""
+        while page := self._host.submit(lambda ops, at=after: _next_events(ops, self.run_id, at, follow)).result():
+            yield from page
+            after = page[-1].run_seq
+
+
+class AsyncRun:
+    """A run, from a program on an event loop of its own."""
+
+    def __init__(self, host: _Host, run_id: str) -> None:
+        self._host = host
+        self.run_id = run_id
+
+    async def _ask(self, work: Callable[[Operations], Coroutine[Any, Any, T]]) -> T:
+        return await asyncio.wrap_future(self._host.submit(work))
+
+    async def wait(self, timeout: float | None = None) -> RunSnapshot:
+        return await self._ask(lambda operations: operations.wait(self.run_id, timeout))
+
+    async def status(self) -> RunStatus:
+        return await self._ask(lambda operations: operations.status(self.run_id))
+
+    async def snapshot(self, at: int | str | None = None) -> RunSnapshot:
+        return await self._ask(lambda operations: operations.log.snapshot(self.run_id, at))
+
+    async def result(self, step_id: str) -> Any:
+        return await self._ask(lambda operations: operations.result(self.run_id, step_id))
+
+    async def signal(
+        self, signal_type: str, payload: dict[str, Any] | None = None, reason: str | None = None
+    ) -> SignalDecision:
+        return await self._ask(lambda operations: operations.signal(self.run_id, signal_type, payload, reason=reason))
+
+    async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
+        while page := await self._ask(lambda ops, at=after: _next_events(ops, self.run_id, at, follow)):
+            for record in page:
+                yield record
+            after = page[-1].run_seq
+
+
+class App:
+    """The engine, in a program that waits for it. `with rw.open() as app:`"""
+
+    def __init__(self, store: str | None = None, *, recover: bool = False) -> None:
+        self._host = _Host(store, EngineSettings(recover=recover))
+
+    def __enter__(self) -> Self:
+        self._host.start()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        self._host.close()
+
+    def start(
+        self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
+    ) -> Run:
+        """Start a run of a plan (a file, a dict or an ExecutionPlan), or take up the run that has this id."""
+        return Run(self._host, self._host.submit(_start(plan, {**(params or {}), **more}, run_id)).result())
+
+    def run(self, run_id: str) -> Run:
+        """A run that exists."""
+        found = self._host.submit(lambda operations: operations.log.resolve(run_id)).result()
+        return Run(self._host, found.identity.run_id)
+
+    def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> Run:
+        made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
+        return Run(self._host, made.result())
+
+
+class AsyncApp:
+    """The engine, in a program on an event loop. `async with rw.open_async() as app:`"""
+
+    def __init__(self, store: str | None = None, *, recover: bool = False) -> None:
+        self._host = _Host(store, EngineSettings(recover=recover))
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._host.start)
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._host.close)
+
+    async def start(
+        self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
+    ) -> AsyncRun:
+        started = self._host.submit(_start(plan, {**(params or {}), **more}, run_id))
+        return AsyncRun(self._host, await asyncio.wrap_future(started))
+
+    async def run(self, run_id: str) -> AsyncRun:
+        found = await asyncio.wrap_future(self._host.submit(lambda operations: operations.log.resolve(run_id)))
+        return AsyncRun(self._host, found.identity.run_id)
+
+    async def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> AsyncRun:
+        made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
+        return AsyncRun(self._host, await asyncio.wrap_future(made))

@@ -1,0 +1,58 @@
+"""From a store's URL to a working engine: everything put together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from runwright.log.open import DEFAULT_STORE, open_log
+from runwright.plans.store import PlanStore
+from runwright.results.steplogs import StepLogs
+from runwright.results.store import ResultStore
+from runwright.runtimes.engine import Engine, EngineSettings
+from runwright.runtimes.executor import Executor
+from runwright.tools.registry import builtin_tools
+
+from .operations import Operations
+
+
+def state_folder(store: str) -> Path:
+    """Where what is kept apart from the log lies: beside a SQLite file, or in .runwright."""
+    scheme, _, rest = store.partition("://")
+    return Path(rest[1:]).parent if scheme == "sqlite" and len(rest) > 1 else Path(".runwright")
+
+
+def new_owner() -> str:
+    """A name for this life of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+@asynccontextmanager
+async def open_operations(
+    store: str | None = None, *, settings: EngineSettings | None = None
+) -> AsyncGenerator[Operations]:
+    url = store or os.environ.get("RUNWRIGHT_STORE") or DEFAULT_STORE
+    folder = state_folder(url)
+    async with open_log(url) as log:
+        step_logs = StepLogs(folder / "logs")
+        engine = Engine(
+            log,
+            Executor(asyncio.get_running_loop()),
+            builtin_tools(),
+            PlanStore(log),
+            ResultStore(folder / "results"),
+            step_logs,
+            new_owner(),
+            settings or EngineSettings(),
+        )
+        await engine.open()
+        try:
+            yield Operations(log, engine)
+        finally:
+            await engine.close()
+            step_logs.close()

@@ -1,0 +1,368 @@
+"""Everything an operator can do, as coroutines on the engine's loop. The app and the command line are thin over it."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.capabilities import EMBEDDED, validation_report
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventRecord, RunIdentity
+from runwright.contract.paths import signal_path
+from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, plan_version
+from runwright.contract.refs import EngineRun, PlanRef
+from runwright.contract.snapshot import RunSnapshot
+from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import ENDED, RunStatus
+from runwright.log.base import RunLog
+from runwright.log.open import new_event
+from runwright.plans.load import load_plan_file, plan_from_dict
+from runwright.runtimes.engine import Engine
+from runwright.runtimes.restore import fold_run
+
+from .rerun import Fork, carried_steps
+from .signals import (
+    Actor,
+    Refused,
+    RunView,
+    SignalDecision,
+    SignalRequest,
+    authorize,
+    check_request,
+    check_state,
+    event_payload,
+)
+
+SIGNAL_PATIENCE = 3.0
+"""Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported."""
+
+
+def local_actor() -> Actor:
+    """Whoever is at this machine; logins come with a server."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = "local"
+    return Actor(name, "Admin")
+
+
+class Operations:
+    def __init__(self, log: RunLog, engine: Engine, actor: Actor | None = None) -> None:
+        self.log = log
+        self.engine = engine
+        self.actor = actor or local_actor()
+
+    # Starting
+
+    def load(self, plan: ExecutionPlan | dict[str, Any] | str | Path) -> ExecutionPlan:
+        """A plan from whatever form it comes in."""
+        if isinstance(plan, ExecutionPlan):
+            return plan
+        if isinstance(plan, dict):
+            return plan_from_dict(plan, self.engine.tools).plan
+        return load_plan_file(Path(plan), self.engine.tools).plan
+
+    async def start(
+        self,
+        plan: ExecutionPlan,
+        *,
+        params: dict[str, Any] | None = None,
+        run_id: str | None = None,
+        tenant_id: str = "default",
+        trigger: str = "manual",
+        fork: Fork | None = None,
+    ) -> str:
+        """Start a run, or take up the one that has this id. Returns once the start is durable."""
+        merged = merge_params(plan, params or {})
+        sha256, net = await self.engine.plans.keep(plan)
+        report = validation_report(plan, self.engine.provider, EMBEDDED)
+        version = plan_version(plan)
+        run = RunIdentity(
+            run_id=run_id or self.log.ids.event_id(),
+            tenant_id=tenant_id,
+            project_id="default",
+            environment_id="default",
+            plan_id=plan.plan_id,
+            plan_version=version,
+        )
+        queued = payloads.RunQueued(
+            queue_position=0,
+            estimated_wait_ms=0,
+            approval_required=False,
+            run_request_id=run.run_id,
+            params=merged,
+            trigger=trigger,
+            origin_run_id=None if fork is None else fork.origin_run_id,
+            forked_from_seq=None if fork is None else fork.seq,
+        )
+        name = quote(run.run_id, safe="")
+        started = payloads.RunStarted(
+            status="RUNNING",
+            engine_run_ref=f"{self.engine.provider}://{name}/{name}"[:1024],
+            engine_run=EngineRun(self.engine.provider, run.run_id, run.run_id),
+            engine_type=self.engine.provider,
+            plan_ref=PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, plan.plan_id, version),
+            context=payloads.RunContext(tenant_id, "default", "default", self.actor.actor_id, trigger),
+            started_at=from_micros(self.log.clock.now()),
+            validation_report=report,
+            degraded=bool(report and report["warnings"]) or None,
+            on_failure=str(plan.on_failure),
+        )
+        try:
+            await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)
+        except RunwrightError as error:
+            if error.code != ErrorCode.RUN_ALREADY_EXISTS or run_id is None:
+                raise
+            await self._check_same(run_id, sha256, merged)
+            await self.take_up(run_id)
+        return run.run_id
+
+    async def _check_same(self, run_id: str, sha256: str, params: dict[str, Any]) -> None:
+        queued = await self.log.find_event(run_id, "RunQueued")
+        started = await self.log.find_event(run_id, "RunStarted")
+        reference: dict[str, Any] = {} if started is None else (started.payload or {}).get("planRef") or {}
+        if reference.get("sha256") != sha256:
+            raise RunwrightError(
+                ErrorCode.PLAN_MISMATCH,
+                f"Run {run_id!r} follows another plan, or another version of it. Pick another run id.",
+            )
+        before = None if queued is None else (queued.payload or {}).get("params")
+        if (before or {}) != params:
+            raise RunwrightError(
+                ErrorCode.PLAN_MISMATCH, f"Run {run_id!r} was started with other parameters. Pick another run id."
+            )
+
+    async def take_up(self, run_id: str) -> None:
+        """Go on with a run. If a live process drives it, leave it there; when that one dies, `follow` takes over."""
+        try:
+            await self.engine.resume(run_id)
+        except RunwrightError as error:
+            if error.code != ErrorCode.RUN_OWNED:
+                raise
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> RunSnapshot:
+        """Wait until the run has ended; the run as it then is, or as it is when the time is up."""
+        await self.engine.ended(run_id, timeout)
+        return await self.log.snapshot(run_id)
+
+    async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
+        """The run's events; with `follow`, those to come until it has ended."""
+        if not follow:
+            async for record in self.log.events(run_id, after):
+                yield record
+            return
+        async for record in self.log.follow(run_id, after):
+            yield record
+            if record.event_type in ("RunCompleted", "RunFailed", "RunCancelled"):
+                row = await self.log.find_run(run_id)
+                if row.status in ENDED and row.last_seq == record.run_seq:
+                    return
+
+    async def result(self, run_id: str, step_id: str) -> Any:
+        """What a step gave back."""
+        snapshot = await self.log.snapshot(run_id)
+        step = next((step for step in snapshot.steps if step.step_id == step_id), None)
+        if step is None:
+            raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"Run {run_id!r} has no step {step_id!r} that ran.")
+        for event_type in ("StepCompleted", "StepSkipped"):
+            record = await self.log.find_event(run_id, event_type, step_id, step.logical_attempt_id)
+            if record is not None and record.payload is not None:
+                reference = record.payload.get("resultRef")
+                if reference is None:
+                    return record.payload.get("result")
+                return msgspec.json.decode(self.engine.results.get(reference))
+        raise RunwrightError(
+            ErrorCode.STEP_NOT_TERMINAL,
+            f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
+        )
+
+    # Signals
+
+    async def signal(
+        self,
+        run_id: str,
+        signal_type: str,
+        payload: dict[str, Any] | None = None,
+        *,
+        reason: str | None = None,
+        signal_id: str | None = None,
+    ) -> SignalDecision:
+        """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
+        row = await self.log.find_run(run_id)
+        request = SignalRequest(
+            signal_id=(signal_id or self.log.ids.event_id()).lower(),
+            signal_type=signal_type,
+            payload=payload or {},
+            reason=reason,
+        )
+        rule = check_request(request)
+        earlier = await self._earlier(run_id, request)
+        if earlier is not None:
+            return earlier
+        role, refusal = rule.role, None
+        try:
+            role = authorize(rule, request, self.actor)
+            check_state(request, await self._view(run_id))
+        except Refused as refused:
+            refusal = refused
+        decision = SignalDecision(
+            signal_decision_id=self.log.ids.event_id(),
+            signal_id=request.signal_id,
+            signal_type=request.signal_type,
+            decision="ACCEPTED" if refusal is None else "REJECTED",
+            payload=request.payload,
+            reason=request.reason if refusal is None else refusal.sentence,
+            code=None if refusal is None else refusal.code,
+            audit={
+                "actorId": self.actor.actor_id,
+                "actorRole": role,
+                "tenantId": row.identity.tenant_id,
+                "timestamp": from_micros(self.log.clock.now()),
+                "source": self.actor.source,
+            },
+        )
+        await self._record(row.identity, request, decision, role)
+        if refusal is not None:
+            return decision
+        if signal_type == "RETRY_RUN":
+            return await self._retry_run(row.identity, request, decision)
+        return await self._apply(run_id, decision)
+
+    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> None:
+        event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
+        body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
+        event = new_event(
+            event_type,
+            run,
+            step_id=signal_path(request.signal_id),
+            payload=body,
+            emitted_at=from_micros(self.log.clock.now()),
+            event_id=self.log.ids.event_id(),
+            emitted_by="control/server",
+        )
+        await self.log.append([event])
+
+    async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
+        """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
+        path = signal_path(request.signal_id)
+        for event_type in ("SignalAccepted", "SignalRejected"):
+            record = await self.log.find_event(run_id, event_type, path)
+            if record is None:
+                continue
+            known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
+            same_reason = known.code is not None or known.reason == request.reason
+            if (known.signal_type, known.payload or {}) != (request.signal_type, request.payload) or not same_reason:
+                raise RunwrightError(
+                    ErrorCode.SIGNAL_DUPLICATE,
+                    "A signal with this id and other content was decided before. Draw a new id.",
+                )
+            decision = SignalDecision(
+                signal_decision_id=known.signal_decision_id or "",
+                signal_id=request.signal_id,
+                signal_type=request.signal_type,
+                decision="ACCEPTED" if event_type == "SignalAccepted" else "REJECTED",
+                payload=request.payload,
+                reason=known.reason,
+                code=known.code,
+            )
+            return await self._with_result(run_id, decision)
+        return None
+
+    async def _view(self, run_id: str) -> RunView:
+        snapshot = await self.log.snapshot(run_id)
+        steps = {step.step_id: step.status for step in snapshot.steps}
+        try:
+            net = await self.engine.plans.net(await self.engine.plan_of(run_id))
+        except RunwrightError:
+            return RunView(snapshot.status, steps, frozenset(steps), frozenset())
+        return RunView(snapshot.status, steps, frozenset(net.index), frozenset(net.plan.params))
+
+    async def _apply(self, run_id: str, decision: SignalDecision) -> SignalDecision:
+        """Have it acted on: by the engine that drives the run, here or elsewhere, or by ourselves if none does."""
+        if self.engine.is_driven(run_id):
+            self.engine.signalled(run_id)
+        else:
+            try:
+                await self.engine.apply_signals(run_id)
+            except RunwrightError as error:
+                if error.code != ErrorCode.RUN_OWNED:
+                    raise
+        deadline = self.log.clock.monotonic() + SIGNAL_PATIENCE
+        while True:
+            settled = await self._with_result(run_id, decision)
+            left = deadline - self.log.clock.monotonic()
+            if settled.engine_result is not None or left <= 0:
+                return settled
+            await self.log.wait_for_news(min(left, 0.5))
+
+    async def _with_result(self, run_id: str, decision: SignalDecision) -> SignalDecision:
+        record = await self.log.find_event(run_id, "SignalProcessed", signal_path(decision.signal_id))
+        if record is None or record.payload is None:
+            return decision
+        return msgspec.structs.replace(
+            decision,
+            engine_processed_at=record.emitted_at,
+            engine_result=record.payload.get("engineResult"),
+            new_run_id=record.payload.get("newRunId"),
+        )
+
+    # New runs from old ones
+
+    async def rerun(
+        self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
+    ) -> str:
+        """A new run that names this one; what succeeded before the fork is carried over, unless forced."""
+        plan_sha = await self.engine.plan_of(run_id)
+        net = await self.engine.plans.net(plan_sha)
+        if from_step is not None and from_step not in net.index:
+            raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The plan has no step {from_step!r}.")
+        row = await self.log.find_run(run_id)
+        if row.status not in ENDED:
+            raise RunwrightError(
+                ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it first, or wait for its end."
+            )
+        state = await fold_run(self.log, run_id, None)
+        assert state.workings is not None
+        carried = {} if force else carried_steps(net, state, from_step)
+        fork = Fork(run_id, row.last_seq, carried)
+        params = state.workings.params
+        return await self.start(
+            net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork
+        )
+
+    async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
+        new_id = await self.rerun(run.run_id, force=bool(request.payload.get("force")))
+        processed = new_event(
+            "SignalProcessed",
+            run,
+            step_id=signal_path(request.signal_id),
+            payload={
+                "signalId": request.signal_id,
+                "signalType": request.signal_type,
+                "engineResult": "NEW_RUN",
+                "newRunId": new_id,
+            },
+            emitted_by="control/server",
+        )
+        await self.log.append([processed])
+        return await self._with_result(run.run_id, decision)
+
+    async def status(self, run_id: str) -> RunStatus:
+        return (await self.log.find_run(run_id)).status
+
+
+def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
+        if name not in plan.params:
+            close = difflib.get_close_matches(name, plan.params, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = f" It has: {', '.join(plan.params)}." if plan.params and not close else ""
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"The plan has no parameter {name!r}.{hint}{known}")
+    return {**plan.params, **given}

@@ -1,0 +1,219 @@
+"""Signals: what an operator may ask of a run, who may, and the record of each decision.
+
+The order is always the same: find the run, check the payload, authorize, write the decision, apply it. If the
+decision cannot be written, nothing is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runwright.contract.envelope import uuid4_bytes
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.payloads import SignalDecided
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+
+LARGEST = 64 * 1024
+
+
+class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    signal_id: str
+    signal_type: str
+    payload: dict[str, Any] = {}
+    reason: str | None = None
+
+
+class SignalDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The record of what was decided on a signal."""
+
+    signal_decision_id: str
+    signal_id: str
+    signal_type: str
+    decision: str  # ACCEPTED or REJECTED
+    payload: dict[str, Any] = {}
+    reason: str | None = None
+    code: str | None = None
+    audit: dict[str, Any] = {}
+    engine_processed_at: str | None = None
+    engine_result: str | None = None
+    new_run_id: str | None = None
+
+
+class _Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"): ...
+
+
+Reason = msgspec.Meta(max_length=500)
+
+
+class _MayGiveReason(_Payload, frozen=True):
+    reason: str | None = None
+
+
+class _Nothing(_Payload, frozen=True): ...
+
+
+class _RetryStep(_Payload, frozen=True):
+    step_id: str
+    force: bool = False
+
+
+class _SkipStep(_Payload, frozen=True):
+    step_id: str
+    reason: str | None = None
+
+
+class _RetryRun(_Payload, frozen=True):
+    reason: str | None = None
+    force: bool = False
+
+
+class _UpdateParams(_Payload, frozen=True):
+    params: dict[str, Any]
+
+
+class _Override(_Payload, frozen=True):
+    step_id: str
+    override: dict[str, Any]
+
+
+class _EmergencyStop(_Payload, frozen=True):
+    reason: str
+    force_kill: bool = True
+
+
+class _Escalate(_Payload, frozen=True):
+    level: str
+    note: str | None = None
+
+
+class Rule(msgspec.Struct, frozen=True):
+    role: str  # the least powerful that suffices
+    payload: type[_Payload]
+    reason_required: bool = False
+    longest_reason: int = 500
+
+
+RULES: dict[str, Rule] = {
+    "PAUSE": Rule("Operator", _MayGiveReason),
+    "RESUME": Rule("Operator", _Nothing),
+    "CANCEL": Rule("Operator", _MayGiveReason),
+    "RETRY_STEP": Rule("Engineer", _RetryStep),
+    "SKIP_STEP": Rule("Engineer", _SkipStep),
+    "RETRY_RUN": Rule("Engineer", _RetryRun),
+    "UPDATE_PARAMS": Rule("Admin", _UpdateParams, reason_required=True),
+    "INJECT_OVERRIDE": Rule("Admin", _Override, reason_required=True),
+    "EMERGENCY_STOP": Rule("Admin", _EmergencyStop, longest_reason=1000),
+    "ESCALATE_ALERT": Rule("System", _Escalate),
+}
+"""Each signal: who may send it, and what it must carry."""
+
+_RANK = {"Viewer": 0, "Operator": 1, "Engineer": 2, "Admin": 3}
+
+
+class Actor(msgspec.Struct, frozen=True):
+    actor_id: str
+    role: str
+    source: str = "cli"
+
+
+class Refused(Exception):
+    """A decision against a signal: recorded, and told to whoever sent it."""
+
+    def __init__(self, code: ErrorCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+def check_request(request: SignalRequest) -> Rule:
+    """The payload's schema, before anybody is asked whether it may be done."""
+    rule = RULES.get(request.signal_type)
+    if rule is None:
+        raise _invalid(f"There is no signal {request.signal_type!r}. There are: {', '.join(RULES)}.")
+    if uuid4_bytes(request.signal_id) is None:
+        raise _invalid("signalId must be a UUID v4, drawn by whoever sends the signal.")
+    body = msgspec.json.encode(request)
+    if len(body) > LARGEST:
+        raise _invalid(f"A signal may have {LARGEST:,} bytes; this has {len(body):,}.")
+    try:
+        payload = msgspec.convert(request.payload, rule.payload)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"{request.signal_type}: {error}.") from None
+    reason = getattr(payload, "reason", None)
+    for text in (reason, request.reason):
+        if text is not None and not 0 < len(text) <= rule.longest_reason:
+            raise _invalid(f"A reason has 1 to {rule.longest_reason} characters.")
+    if isinstance(payload, _Escalate) and payload.level not in ("INFO", "WARNING", "CRITICAL", "P1"):
+        raise _invalid("level must be INFO, WARNING, CRITICAL or P1.")
+    return rule
+
+
+def _invalid(sentence: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
+
+
+def authorize(rule: Rule, request: SignalRequest, actor: Actor) -> str:
+    """The role in which the actor may do this: the least powerful of theirs that suffices."""
+    allowed = rule.role == actor.role if rule.role == "System" else _RANK.get(actor.role, -1) >= _RANK[rule.role]
+    if not allowed:
+        raise Refused(
+            ErrorCode.AUTHZ_DENIED, f"{request.signal_type} needs the role {rule.role}; you have {actor.role}."
+        )
+    if rule.reason_required and not request.reason:
+        raise Refused(ErrorCode.AUTHZ_REASON_REQUIRED, f"{request.signal_type} needs a reason. Give one with --reason.")
+    return rule.role
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """As much of a run as a decision on a signal needs."""
+
+    status: RunStatus
+    steps: dict[str, StepStatus]
+    plan_steps: frozenset[str]
+    params: frozenset[str]
+
+
+def check_state(request: SignalRequest, view: RunView) -> None:
+    """Whether the signal makes sense for the run as it is now."""
+    kind = request.signal_type
+    if kind == "RETRY_RUN":
+        if view.status not in ENDED:
+            raise Refused(ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it, or retry its failed steps.")
+        return
+    if view.status in ENDED:
+        raise Refused(ErrorCode.RUN_TERMINAL, f"The run is {view.status}; `runwright rerun` makes a new one from it.")
+    step_id = request.payload.get("stepId")
+    if isinstance(step_id, str):
+        _check_step(kind, step_id, bool(request.payload.get("force")), view)
+    if kind == "UPDATE_PARAMS":
+        unknown = sorted(set(request.payload["params"]) - view.params)
+        if unknown:
+            raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {unknown[0]!r}.")
+
+
+def _check_step(kind: str, step_id: str, force: bool, view: RunView) -> None:
+    if step_id not in view.plan_steps:
+        raise Refused(ErrorCode.STEP_NOT_FOUND, f"The plan has no step {step_id!r}.")
+    status = view.steps.get(step_id, StepStatus.PENDING)
+    if status is StepStatus.RUNNING:
+        raise Refused(ErrorCode.STEP_NOT_TERMINAL, f"Step {step_id!r} is running.")
+    if kind == "RETRY_STEP" and status is StepStatus.PENDING:
+        raise Refused(ErrorCode.STEP_NOT_TERMINAL, f"Step {step_id!r} has not run yet.")
+    if status in (StepStatus.SUCCESS, StepStatus.SKIPPED) and not (kind == "RETRY_STEP" and force):
+        more = " Add --force to run it again." if kind == "RETRY_STEP" else ""
+        raise Refused(ErrorCode.STEP_TERMINAL, f"Step {step_id!r} has ended: {status}.{more}")
+
+
+def event_payload(request: SignalRequest, decision: SignalDecision, role: str, actor: Actor) -> SignalDecided:
+    return SignalDecided(
+        signal_decision_id=decision.signal_decision_id,
+        signal_id=request.signal_id,
+        signal_type=request.signal_type,
+        payload=request.payload,
+        actor_id=actor.actor_id,
+        actor_role=role,
+        reason=decision.reason if decision.code else request.reason,
+        code=decision.code,
+    )

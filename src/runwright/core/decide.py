@@ -1,0 +1,321 @@
+"""`decide`: what happens next in a run. Start this step, skip that one, wait until then, finish.
+
+Pure: a function of the plan, the folded state, the time and the room that the caller gives. What it decides
+it folds at once, so that one decision can lead to the next; the caller appends it all together, and if the
+log has moved on in the meantime folds anew and asks again. Its cost is what changed, not what there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.errors import RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.plan import Backoff, OnFailure, Retry
+from runwright.contract.refs import ErrorInfo
+from runwright.contract.timestamps import from_micros, to_micros
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+
+from .draft import Draft, Violation, draft
+from .evolve import transition
+from .expressions import is_true
+from .looping import go_on_with_loops, start_loop
+from .net import Marking, Net, Node
+from .room import Room
+from .state import RunState, StepCell
+from .steering import Stop, steer
+from .values import Missing, Values
+
+Payload = msgspec.Struct | dict[str, Any] | bytes | None
+
+
+class Decider:
+    """One run on its way through its plan's net."""
+
+    def __init__(
+        self, net: Net, state: RunState, run: RunIdentity, engine_attempt: int = 1, drain_timeout: float = 300.0
+    ) -> None:
+        assert state.workings is not None, "a run is driven on a state that was folded with its workings"
+        self.net = net
+        self.state = state
+        self.work = state.workings
+        self.run = run
+        self.engine_attempt = engine_attempt
+        self.drain_timeout = drain_timeout
+        self.marking = Marking(net, state)
+        self.values = Values(state, self.work, run)
+        self.missing: dict[str, dict[str, Any]] = {}  # references that must be fetched before all can be decided
+        self.stop: Stop | None = None  # running steps must be stopped before the run can end
+        self.now = 0
+        self.loops: dict[int, None] = {}  # foreach steps under way
+        self.due_iterations: deque[str] = deque()
+        self.failed_iterations: list[Draft] = []
+        self._now_text = ""
+        self._drafts: list[Draft] = []
+        self.blobs: dict[str, bytes] = {}  # values that must be put aside before the drafts are appended
+        self._retries: list[tuple[int, str]] = []
+        self._dues: list[tuple[int, str]] = []
+        self._touched: dict[int, None] = {}
+        self._take_stock()
+
+    def _take_stock(self) -> None:
+        for step_id, cell in self.state.steps.items():
+            index = self.net.index.get(step_id)
+            if index is None:
+                continue
+            self._touched[index] = None
+            if cell.status is StepStatus.RUNNING and step_id in self.work.loops:
+                self.loops[index] = None
+        for path, at in self.work.retry_at.items():
+            heappush(self._retries, (at, path))
+        for path, at in self.work.due_at.items():
+            heappush(self._dues, (at, path))
+
+    # Drafting
+
+    def at(self, now: int) -> None:
+        self.now = now
+        self._now_text = from_micros(now)
+
+    def say(
+        self, event_type: str, path: str | None = None, attempt: int = 1, payload: Payload = None, role: str = "server"
+    ) -> Draft:
+        """Draft an event and fold it. The producer's own guard is here: a forbidden event is not taken."""
+        made = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload, role)
+        invalid = transition(self.state, made)
+        if invalid is not None:
+            raise Violation(path or "RUN", invalid)
+        self._drafts.append(made)
+        if path is None:
+            return made
+        index = self.net.index.get(path)
+        if index is not None:
+            self._touched[index] = None
+        if event_type == "StepRetryScheduled":
+            heappush(self._retries, (self.work.retry_at[path], path))
+        elif event_type == "StepDelayed":
+            heappush(self._dues, (self.work.due_at[path], path))
+        elif event_type == "LoopIterationFailed":
+            self.failed_iterations.append(made)
+        return made
+
+    def take(self) -> tuple[list[Draft], dict[str, bytes]]:
+        """Everything drafted since the last time, and the values that must be put aside first."""
+        drafts, self._drafts = self._drafts, []
+        blobs, self.blobs = self.blobs, {}
+        return drafts, blobs
+
+    # Deciding
+
+    def decide(self, room: Room, *, stopped: bool = False) -> None:
+        """Draft all that follows from the state as it is. `stopped`: no step of this run is at work any more."""
+        self.missing.clear()
+        if self.status in ENDED:
+            return
+        self._settle()
+        self.stop = steer(self, stopped=stopped)
+        if self.stop is not None or self.status in ENDED:
+            return
+        self._complete_waits()
+        self._settle()
+        if self.status is not RunStatus.RUNNING:
+            return
+        self._start_retries(room)
+        while True:
+            self._start_ready(room)
+            go_on_with_loops(self, room)
+            if not self._touched:
+                break
+            self._settle()
+        self._finish_if_done(room)
+
+    @property
+    def status(self) -> RunStatus:
+        return self.state.summary.status
+
+    @property
+    def halted(self) -> bool:
+        """Whether a failure keeps everything new from starting."""
+        return bool(self.marking.failed) and self.net.plan.on_failure is OnFailure.FAIL
+
+    def next_due(self) -> int | None:
+        """When there will be something to do; None if nothing waits for a time. What is due already and was not
+        done waits for something else: for room, or for the run to be resumed."""
+        self._drop_overtaken()
+        heads = [heap[0][0] for heap in (self._dues, self._retries) if heap]
+        return min((at for at in heads if at > self.now), default=None)
+
+    def _drop_overtaken(self) -> None:
+        while self._dues and self.work.due_at.get(self._dues[0][1]) != self._dues[0][0]:
+            heappop(self._dues)
+        while self._retries and self.work.retry_at.get(self._retries[0][1]) != self._retries[0][0]:
+            heappop(self._retries)
+
+    def _settle(self) -> None:
+        """Pass on how touched steps ended; schedule the retries that policy asks for."""
+        while self._touched:
+            touched, self._touched = self._touched, {}
+            for index in touched:
+                cell = self.marking.cell(index)
+                if cell is None:
+                    continue
+                if cell.status is StepStatus.RUNNING:
+                    self.marking.failed.pop(index, None)
+                    continue
+                self.loops.pop(index, None)
+                if cell.status is StepStatus.FAILED:
+                    self._after_failure(index, cell)
+                else:
+                    self.marking.ended(index)
+
+    def _after_failure(self, index: int, cell: StepCell) -> None:
+        step = self.net.nodes[index].step
+        if step.step_id in self.work.retry_at:
+            self.marking.failed.pop(index, None)
+        elif step.foreach is None and may_retry(cell.error, cell.attempt, step.retry):
+            self.schedule_retry(step.step_id, cell.attempt, step.retry)
+        else:
+            self.marking.failed_for_good(index)
+
+    def schedule_retry(self, path: str, attempt: int, policy: Retry) -> None:
+        due = self.now + int(_delay(policy, self.run.run_id, path, attempt) * 1e6)
+        self.say("StepRetryScheduled", path, attempt, payloads.StepRetryScheduled(from_micros(due), attempt + 1))
+
+    def bring_forward(self, path: str, signal_id: str | None) -> None:
+        """Let a scheduled retry start now. Nothing is written: at worst, after a crash, it starts when it was due."""
+        self.work.retry_at[path] = self.now
+        if signal_id is not None:
+            self.work.retry_signal[path] = signal_id
+        heappush(self._retries, (self.now, path))
+
+    def _complete_waits(self) -> None:
+        self._drop_overtaken()
+        while self._dues and self._dues[0][0] <= self.now:
+            path = heappop(self._dues)[1]
+            if path not in self.net.index:
+                self.due_iterations.append(path)
+                continue
+            cell = self.state.steps[path]
+            if cell.status is StepStatus.RUNNING:
+                took = payloads.StepCompleted(duration_ms=self.since(cell.started_at))
+                self.say("StepCompleted", path, cell.attempt, took)
+            self._drop_overtaken()
+
+    def _start_retries(self, room: Room) -> None:
+        held_back: list[tuple[int, str]] = []
+        self._drop_overtaken()
+        while self._retries and self._retries[0][0] <= self.now and not room.refused:
+            due, path = heappop(self._retries)
+            index = self.net.index.get(path)
+            if index is None:
+                self.due_iterations.append(path)
+            else:
+                node, signal = self.net.nodes[index], self.work.retry_signal.get(path)
+                if (self.halted and signal is None) or not room.take(node.step.step_class):
+                    held_back.append((due, path))
+                else:
+                    self._start(node, self.state.steps[path].attempt + 1, signal)
+            self._drop_overtaken()
+        for retry in held_back:
+            heappush(self._retries, retry)
+
+    def _start_ready(self, room: Room) -> None:
+        left: list[int] = []
+        while not self.halted and (index := self.marking.next_ready(room)) is not None:
+            try:
+                self._start_or_skip(self.net.nodes[index], room)
+            except Missing as missing:
+                self.missing[missing.ref["sha256"]] = missing.ref
+                left.append(index)
+            self._settle()
+        for index in left:
+            self.marking.make_ready(index)
+
+    def _start_or_skip(self, node: Node, room: Room) -> None:
+        step_id = node.step.step_id
+        if self.marking.not_run[node.index]:
+            self.say(
+                "StepSkipped", step_id, 1, payloads.StepSkipped("DEPENDENCY_SKIPPED", "A step it needs was skipped.")
+            )
+            return
+        try:
+            if node.step.when is not None and not is_true(node.step.when, self.values.scope(node)):
+                self.say("StepSkipped", step_id, 1, payloads.StepSkipped("CONDITION_FALSE", "Its condition is false."))
+                return
+        except RunwrightError as error:
+            self.say("StepStarted", step_id)
+            self.fail(step_id, 1, error.code, error.detail)
+            return
+        if node.step.foreach is None:
+            room.take(node.step.step_class)
+        self._start(node, 1, None)
+
+    def _start(self, node: Node, attempt: int, signal: str | None) -> None:
+        started = None if signal is None else payloads.StepStarted(signal)
+        if node.step.foreach is not None:
+            start_loop(self, node, attempt, started)
+            return
+        self.say("StepStarted", node.step.step_id, attempt, started)
+
+    def fail(self, step_id: str, attempt: int, code: str, message: str) -> None:
+        """A step fails for a reason that lies in the plan."""
+        error = ErrorInfo(code, message, retryable=False, category="plan")
+        self.say("StepFailed", step_id, attempt, payloads.StepFailed(error))
+
+    def since(self, start: str | None) -> float | None:
+        return None if start is None else max(0, self.now - to_micros(start)) / 1000
+
+    # The end
+
+    def _finish_if_done(self, room: Room) -> None:
+        summary, marking = self.state.summary, self.marking
+        if summary.running_steps or self.missing or room.refused:
+            return
+        took = self.since(summary.started_at)
+        if not marking.open:
+            artifacts = [artifact for cell in self.state.steps.values() for artifact in cell.artifacts]
+            self.say("RunCompleted", payload=payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
+            return
+        if not marking.failed or self.net.plan.on_failure is OnFailure.WAIT:
+            return
+        if not self.halted and (self.work.retry_at or marking.has_ready()):
+            return
+        first = self.net.nodes[next(iter(marking.failed))].step.step_id
+        self.skip_the_rest("RUN_FAILED", "The run failed before this step could start.")
+        error = self.state.steps[first].error
+        cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
+        self.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+
+    def skip_the_rest(self, code: str, reason: str) -> None:
+        """Steps that never started, when the run ends."""
+        dependents = self.marking.depends_on_failure() if code == "RUN_FAILED" else ()
+        for node in self.net.nodes:
+            if not self.marking.is_pending(node.index):
+                continue
+            if node.index in dependents:
+                why = payloads.StepSkipped("DEPENDENCY_FAILED", "A step it needs failed.")
+            else:
+                why = payloads.StepSkipped(code, reason)
+            self.say("StepSkipped", node.step.step_id, 1, why)
+
+
+def may_retry(error: ErrorInfo | None, attempt: int, policy: Retry) -> bool:
+    return attempt < policy.max_attempts and (error is None or error.retryable is not False)
+
+
+def _delay(policy: Retry, run_id: str, path: str, attempt: int) -> float:
+    """Seconds until the next attempt. The jitter hangs on what is tried, so that the same run decides alike."""
+    delay = policy.initial
+    if policy.backoff is Backoff.EXPONENTIAL:
+        delay *= 2.0 ** min(attempt - 1, 64)
+    delay = min(delay, policy.longest)
+    if not policy.jitter:
+        return delay
+    digest = hashlib.sha256(f"{run_id}|{path}|{attempt}".encode()).digest()
+    return delay * (0.5 + int.from_bytes(digest[:4]) / 2**33)

@@ -1,0 +1,163 @@
+"""`foreach`: one step, many iterations. What it goes over is fixed when it starts, and kept with its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.refs import ErrorInfo
+
+from .net import Node
+from .reading import read_payload
+from .refer import placed
+from .room import Room
+from .values import Missing
+from .workings import DONE, FAILED, RUNNING, LoopWork, StoredResult
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+
+def start_loop(decider: Decider, node: Node, attempt: int, started: payloads.StepStarted | None) -> None:
+    step_id = node.step.step_id
+    try:
+        items = decider.values.items(node)
+        if not isinstance(items, list):
+            raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"foreach needs a list; this is {type(items).__name__}.")
+    except RunwrightError as error:
+        decider.say("StepStarted", step_id, attempt, started)
+        decider.fail(step_id, attempt, error.code, error.detail)
+        return
+    decider.say("StepStarted", step_id, attempt, started)
+    body = msgspec.json.encode(items)
+    name, where = placed("items", body, decider.blobs)
+    if name == "itemsRef":
+        decider.values.fetched[msgspec.json.decode(where)["sha256"]] = items
+    total = len(items)  # pyright: ignore[reportUnknownArgumentType]
+    earlier = decider.work.loops.get(step_id)
+    stored = StoredResult(body) if name == "items" else StoredResult(ref=msgspec.json.decode(where))
+    carried = earlier.done if earlier is not None and earlier.items == stored else 0
+    path = str(EntityPath(step_id, attempt=attempt))
+    payload = {"total": total, name: msgspec.Raw(where), **({"carriedOver": carried} if carried else {})}
+    decider.say("LoopStarted", path, 1, payload)
+    decider.loops[node.index] = None
+
+
+def go_on_with_loops(decider: Decider, room: Room) -> None:
+    """Schedule retries, hand out iterations, and end the loops that have no more."""
+    _retry_iterations(decider)
+    waiting = len(decider.due_iterations)
+    for _ in range(waiting):
+        _take_up_again(decider, decider.due_iterations.popleft(), room)
+    for index in list(decider.loops):
+        node = decider.net.nodes[index]
+        loop = decider.work.loops[node.step.step_id]
+        try:
+            _hand_out(decider, node, loop, room)
+        except Missing as missing:
+            decider.missing[missing.ref["sha256"]] = missing.ref
+            continue
+        _end_if_done(decider, node, loop)
+
+
+def _retry_iterations(decider: Decider) -> None:
+    from .decide import may_retry
+
+    failed, decider.failed_iterations = decider.failed_iterations, []
+    for event in failed:
+        place = parse_path(event.step_id or "")
+        node = None if place is None else decider.net.node(place.step)
+        if node is None:
+            continue
+        error = read_payload(payloads.LoopIteration, event).error
+        if may_retry(error, event.logical_attempt_id, node.step.retry):
+            decider.schedule_retry(event.step_id or "", event.logical_attempt_id, node.step.retry)
+
+
+def _take_up_again(decider: Decider, path: str, room: Room) -> None:
+    """An iteration whose time has come: its wait is over, or it is to be tried again."""
+    place = parse_path(path)
+    loop = None if place is None else decider.work.loops.get(place.step)
+    node = None if place is None else decider.net.node(place.step)
+    if place is None or loop is None or node is None or loop.attempt != place.attempt:
+        return
+    index = place.indexes[0]
+    attempt = loop.attempts.get(index, 1)
+    if path in decider.work.due_at:
+        del decider.work.due_at[path]
+        if loop.states[index] == RUNNING:
+            decider.say("LoopIterationDone", path, attempt, {"index": index})
+        return
+    assert node.step.foreach is not None
+    if loop.failed:
+        return
+    if len(loop.running) >= node.step.foreach.max_parallel or not room.take(node.step.step_class):
+        decider.due_iterations.append(path)
+        return
+    decider.say("LoopIterationStarted", path, attempt + 1, payloads.LoopIteration(index))
+
+
+def _hand_out(decider: Decider, node: Node, loop: LoopWork, room: Room) -> None:
+    assert node.step.foreach is not None
+    step_id, limit = node.step.step_id, node.step.foreach.max_parallel
+    while loop.next_index < loop.total and not loop.failed:
+        index = loop.next_index
+        path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
+        if loop.states[index] or path in decider.work.retry_at:
+            loop.next_index += 1
+            continue
+        if len(loop.running) >= limit:
+            return
+        items_of(decider, loop)  # before room is taken: they may have to be fetched
+        if not room.take(node.step.step_class):
+            return
+        decider.say("LoopIterationStarted", path, 1, payloads.LoopIteration(index))
+        loop.next_index += 1
+
+
+def items_of(decider: Decider, loop: LoopWork) -> list[Any]:
+    if loop.listed is None:
+        loop.listed = decider.values.of(loop.items)
+    return loop.listed or []
+
+
+def _end_if_done(decider: Decider, node: Node, loop: LoopWork) -> None:
+    step_id = node.step.step_id
+    if loop.running or (loop.done < loop.total and not loop.failed):
+        return
+    path = str(EntityPath(step_id, attempt=loop.attempt))
+    decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed))
+    cell = decider.state.steps[step_id]
+    took = decider.since(cell.started_at)
+    if loop.failed:
+        decider.say("StepFailed", step_id, cell.attempt, payloads.StepFailed(_loop_error(loop), took))
+        return
+    name, where = placed("result", _gathered(loop), decider.blobs)
+    decider.say("StepCompleted", step_id, cell.attempt, {name: msgspec.Raw(where), "durationMs": took})
+
+
+def _loop_error(loop: LoopWork) -> ErrorInfo:
+    first = loop.first_failure
+    error = None if first is None else first.error
+    place = "" if first is None else f"; the first is {first.index}"
+    why = "" if error is None else f": {error.code} {error.message}"
+    times = "iteration" if loop.failed == 1 else "iterations"
+    message = f"{loop.failed} of {loop.total} {times} failed{place}{why}"
+    return ErrorInfo("ITERATIONS_FAILED", message, retryable=False, category="user")
+
+
+def _gathered(loop: LoopWork) -> bytes:
+    """The results of all iterations, in order. One that was put aside stays a reference."""
+    parts: list[bytes] = []
+    for index in range(loop.total):
+        stored = loop.results.get(index)
+        if stored is None or (stored.raw is None and stored.ref is None):
+            parts.append(b"null")
+        else:
+            parts.append(stored.raw if stored.raw is not None else msgspec.json.encode({"resultRef": stored.ref}))
+    assert all(state in (DONE, FAILED) for state in loop.states), "a loop ends when all of it has"
+    return b"[" + b",".join(parts) + b"]"

@@ -1,0 +1,157 @@
+"""A plan as a net: nodes that count the inputs they still wait for, and arcs between them.
+
+A `needs` arc is a dependency: how its source ended matters. An `after` arc only orders: its source must have
+ended. The net is the same for every run of a plan; what is going on in one run is its `Marking`.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from runwright.contract.plan import ExecutionPlan, OnFailure, Order, Step, StepClass
+from runwright.contract.transitions import StepStatus
+
+from .expressions import mentioned_steps
+from .room import Room
+from .state import RunState, StepCell
+
+NOT_RUN = frozenset({"CONDITION_FALSE", "DEPENDENCY_SKIPPED"})
+"""Reasons for a skip that make dependents skip too."""
+
+
+class Node(msgspec.Struct):
+    index: int
+    step: Step
+    needs: tuple[int, ...]
+    mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
+    needed_by: list[int] = []
+    follows: int | None = None
+    followed_by: int | None = None
+
+
+class Net:
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.plan = plan
+        self.index = {step.step_id: number for number, step in enumerate(plan.steps)}
+        self.nodes: list[Node] = []
+        for number, step in enumerate(plan.steps):
+            needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
+            self.nodes.append(Node(number, step, needs, mentioned_steps(_texts(step))))
+        for node in self.nodes:
+            for source in node.needs:
+                self.nodes[source].needed_by.append(node.index)
+        if plan.order is Order.SEQUENTIAL:
+            for earlier, later in zip(self.nodes, self.nodes[1:], strict=False):
+                if earlier.index not in later.needs:
+                    later.follows = earlier.index
+                    earlier.followed_by = later.index
+        self.wanted = self._wanted()
+
+    def _wanted(self) -> frozenset[str] | None:
+        """The steps whose results must be kept at hand; None for all of them."""
+        wanted: set[str] = set()
+        for node in self.nodes:
+            if node.mentions is None:
+                return None
+            wanted |= node.mentions
+        return frozenset(wanted)
+
+    def node(self, step_id: str) -> Node | None:
+        number = self.index.get(step_id)
+        return None if number is None else self.nodes[number]
+
+
+def _texts(step: Step) -> list[Any]:
+    when = step.when if isinstance(step.when, str) else None
+    if when is not None and "{{" not in when:
+        when = "{{ " + when + " }}"
+    return [step.inputs, when, None if step.foreach is None else step.foreach.items]
+
+
+class Marking:
+    """Where one run stands in its net. Built from its state; kept up to date a node at a time."""
+
+    def __init__(self, net: Net, state: RunState) -> None:
+        self._net = net
+        self._state = state
+        size = len(net.nodes)
+        self.remaining = [len(node.needs) + (node.follows is not None) for node in net.nodes]
+        self.not_run = bytearray(size)  # an input was skipped by a condition
+        self._passed_on = bytearray(size)
+        self._followed = bytearray(size)
+        self.open = size
+        self.failed: dict[int, None] = {}  # for good, in the order in which they failed
+        self._ready: dict[StepClass, list[int]] = {step_class: [] for step_class in StepClass}
+        for node in net.nodes:
+            if not self.remaining[node.index]:
+                self._ready[node.step.step_class].append(node.index)  # in order, so it is a heap already
+
+    def ended(self, index: int) -> None:
+        """The node is done with, well or by a skip: its dependents have one input less to wait for."""
+        self.failed.pop(index, None)
+        if self._passed_on[index]:
+            return
+        self._passed_on[index] = 1
+        self.open -= 1
+        cell = self._state.steps[self._net.nodes[index].step.step_id]
+        not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
+        for target in self._net.nodes[index].needed_by:
+            self.not_run[target] |= not_run
+            self._one_less(target)
+        self._follow(index)
+
+    def failed_for_good(self, index: int) -> None:
+        self.failed[index] = None
+        if self._net.plan.on_failure is OnFailure.CONTINUE:
+            self._follow(index)
+
+    def _follow(self, index: int) -> None:
+        target = self._net.nodes[index].followed_by
+        if target is not None and not self._followed[index]:
+            self._followed[index] = 1
+            self._one_less(target)
+
+    def _one_less(self, target: int) -> None:
+        self.remaining[target] -= 1
+        if not self.remaining[target]:
+            self.make_ready(target)
+
+    def make_ready(self, index: int) -> None:
+        heappush(self._ready[self._net.nodes[index].step.step_class], index)
+
+    def next_ready(self, room: Room) -> int | None:
+        """The first declared of the steps that can start and that there is room for."""
+        heads: list[tuple[int, list[int]]] = []
+        for step_class, heap in self._ready.items():
+            while heap and not self.is_pending(heap[0]):
+                heappop(heap)
+            if not heap:
+                continue
+            if room.has(step_class) or self._net.nodes[heap[0]].step.foreach is not None:
+                heads.append((heap[0], heap))
+            else:
+                room.refused = True
+        return heappop(min(heads)[1]) if heads else None
+
+    def has_ready(self) -> bool:
+        return any(self.is_pending(index) for heap in self._ready.values() for index in heap[:1])
+
+    def is_pending(self, index: int) -> bool:
+        return not self._passed_on[index] and self.cell(index) is None
+
+    def cell(self, index: int) -> StepCell | None:
+        return self._state.steps.get(self._net.nodes[index].step.step_id)
+
+    def depends_on_failure(self) -> set[int]:
+        """Every node that cannot run because a step it needs, directly or not, failed."""
+        reached: set[int] = set()
+        frontier = list(self.failed)
+        while frontier:
+            for target in self._net.nodes[frontier.pop()].needed_by:
+                if target not in reached:
+                    reached.add(target)
+                    frontier.append(target)
+        return reached

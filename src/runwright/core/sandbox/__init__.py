@@ -1,0 +1,1 @@
+"""Where expressions run: Jinja's syntax, our own evaluation, a bound on everything."""

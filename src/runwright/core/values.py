@@ -1,0 +1,65 @@
+"""What the expressions of a plan see: parameters, results of earlier steps, the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from runwright.contract.errors import RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.transitions import StepStatus
+
+from .expressions import evaluate, fill
+from .net import Node
+from .state import RunState
+from .workings import StoredResult, Workings
+
+
+class Missing(Exception):
+    """A value that was put aside is needed: fetch it and ask again."""
+
+    def __init__(self, ref: dict[str, Any]) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+
+class Values:
+    def __init__(self, state: RunState, work: Workings, run: RunIdentity) -> None:
+        self._state = state
+        self._work = work
+        self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
+        self.fetched: dict[str, Any] = {}  # what was put aside, by SHA-256
+        self.lost: dict[str, RunwrightError] = {}  # what could not be fetched
+
+    def scope(self, node: Node, **more: Any) -> dict[str, Any]:
+        names: Iterable[str] = self._work.results if node.mentions is None else node.mentions
+        steps: dict[str, Any] = {}
+        for name in names:
+            cell = self._state.steps.get(name)
+            status = StepStatus.PENDING if cell is None else cell.status
+            stored = self._work.results.get(name)
+            steps[name] = {"status": str(status), "result": None if stored is None else self.of(stored)}
+        return {"params": self._work.params, "steps": steps, "run": self._run, **more}
+
+    def of(self, stored: StoredResult) -> Any:
+        if stored.ref is None:
+            return None if stored.raw is None else msgspec.json.decode(stored.raw)
+        digest = str(stored.ref.get("sha256"))
+        if digest in self.lost:
+            raise self.lost[digest]
+        if digest not in self.fetched:
+            raise Missing(stored.ref)
+        return self.fetched[digest]
+
+    def inputs(self, node: Node, **more: Any) -> Any:
+        """A step's inputs, overrides applied and expressions filled in."""
+        raw = {**node.step.inputs, **self._work.overrides.get(node.step.step_id, {})}
+        return fill(raw, self.scope(node, **more))
+
+    def items(self, node: Node) -> Any:
+        """What a foreach step goes over."""
+        assert node.step.foreach is not None
+        items = node.step.foreach.items
+        return evaluate(items, self.scope(node)) if isinstance(items, str) else fill(items, self.scope(node))

@@ -1,0 +1,1 @@
+"""From what people write to one ExecutionPlan, and back; the plan store."""

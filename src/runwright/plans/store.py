@@ -1,0 +1,46 @@
+"""The plan store: plans by their content, and the nets made of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, read_plan
+from runwright.core.net import Net
+
+CACHED = 64
+
+
+class PlanKeeper(Protocol):
+    """Where the bytes are: the log's store has a table for them, apart from the log itself."""
+
+    async def keep_plan(self, sha256: str, body: bytes) -> None: ...
+    async def plan(self, sha256: str) -> bytes: ...
+
+
+class PlanStore:
+    def __init__(self, keeper: PlanKeeper) -> None:
+        self._keeper = keeper
+        self._nets: OrderedDict[str, Net] = OrderedDict()
+
+    async def keep(self, plan: ExecutionPlan) -> tuple[str, Net]:
+        """Store a plan; gives back its hash and its net."""
+        body = plan_body(plan)
+        sha256 = content_hash(body)
+        net = self._nets.get(sha256)
+        if net is None:
+            await self._keeper.keep_plan(sha256, body)
+            net = self._remember(sha256, Net(plan))
+        return sha256, net
+
+    async def net(self, sha256: str) -> Net:
+        known = self._nets.get(sha256)
+        if known is not None:
+            return known
+        return self._remember(sha256, Net(read_plan(await self._keeper.plan(sha256))))
+
+    def _remember(self, sha256: str, net: Net) -> Net:
+        self._nets[sha256] = net
+        while len(self._nets) > CACHED:
+            self._nets.popitem(last=False)
+        return net

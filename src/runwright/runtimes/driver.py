@@ -1,0 +1,307 @@
+"""A driver takes one run from event to event: facts in, decisions out, both in one append, then the steps.
+
+It holds nothing that the log does not: killed at any moment, another driver folds the log and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventWrite, RunIdentity
+from runwright.contract.paths import EntityPath
+from runwright.contract.plan import StepClass
+from runwright.contract.snapshot import Alert
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.core.decide import Decider
+from runwright.core.draft import Draft, Violation
+from runwright.core.net import Net
+from runwright.core.room import Room
+from runwright.core.steering import next_deadline
+from runwright.log.judge import Fence
+
+from .facts import Fact
+from .launch import Launcher
+from .registry import EventIdRegistry
+from .restore import restore
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+logger = logging.getLogger("runwright.engine")
+
+SLICE = 1000  # events an append: more would keep everybody else waiting
+STORE_CODES_TO_WAIT_FOR = frozenset(
+    {
+        ErrorCode.STORE_UNAVAILABLE,
+        ErrorCode.STORE_FULL,
+        ErrorCode.STORE_READ_ONLY,
+        ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
+    }
+)
+NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
+
+
+class RunDriver:
+    def __init__(self, engine: Engine, net: Net, decider: Decider, seq: int, fence: Fence, *, exists: bool) -> None:
+        self.engine = engine
+        self.net = net
+        self.decider = decider
+        self.seq = seq
+        self.fence = fence
+        self.exists = exists
+        self.run: RunIdentity = decider.run
+        self.launcher = Launcher(self)
+        self.registry = EventIdRegistry(engine.ids, self.run, engine.provider)
+        self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if exists:
+            self.created.set_result(None)
+        self._inbox: list[Fact] = []
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._look_again = False  # others wrote into the run
+        self._armed: int | None = None
+        self._stopping = False
+
+    # From outside
+
+    def tell(self, fact: Fact) -> None:
+        self._inbox.append(fact)
+        self._wake.set()
+
+    def poke(self) -> None:
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """A signal was accepted: read what is new."""
+        self._look_again = True
+        self._wake.set()
+
+    # The loop
+
+    async def drive(self) -> None:
+        """Drive until the run ends, or has nothing to do for a while."""
+        try:
+            while not await self._turn():
+                await self._wake.wait()
+                self._wake.clear()
+        except Violation as violation:
+            self._report(violation)
+        except asyncio.CancelledError:
+            self.created.cancel()
+            raise
+        except Exception as error:
+            self.launcher.abandon()
+            if not self.created.done():
+                self.created.set_exception(error)  # whoever wanted the run made is told
+            elif isinstance(error, RunwrightError) and error.code in NO_LONGER_OURS:
+                logger.warning("Run %s is driven by another process now: %s", self.run.run_id, error.code)
+            else:
+                raise
+
+    async def apply_only(self) -> None:
+        """Act on what was signalled, and carry nothing out."""
+        while True:
+            self.decider.at(self.engine.clock.now())
+            self.decider.decide(Room({}), stopped=True)
+            drafts, _ = self.decider.take()
+            if not drafts or await self._append(drafts, []):
+                return
+
+    async def _turn(self) -> bool:
+        """One round: what happened, what follows, appended, carried out. True when there is nothing more to do."""
+        facts, self._inbox = self._inbox, []
+        while True:
+            if self._look_again:
+                self._look_again = False
+                await self._catch_up()
+            decider = self.decider
+            decider.at(self.engine.clock.now())
+            for fact in facts:
+                fact.apply(decider)
+            room = self._room()
+            decider.decide(room, stopped=self.launcher.idle)
+            drafts, blobs = decider.take()
+            for body in blobs.values():
+                await asyncio.to_thread(self.engine.results.put, body)
+            if drafts and not await self._append(drafts, facts):
+                continue  # the log has moved on: the facts stay, the decisions are made anew
+            break
+        for fact in facts:
+            fact.durable()
+        self._after(drafts)
+        if decider.missing:
+            await self.launcher.fetch(decider.missing)
+            self._wake.set()
+        if room.refused:
+            self.engine.wait_for_room(self)
+        if decider.status in ENDED:
+            return True
+        if decider.stop is not None:
+            self._stop()
+        return self._rest(may_park=not room.refused)
+
+    def _room(self) -> Room:
+        room = self.engine.executor.room
+        return Room({step_class: room(step_class) for step_class in StepClass})
+
+    def _after(self, drafts: list[Draft]) -> None:
+        """Carry out what is durable now."""
+        if not self.created.done():
+            self.created.set_result(None)
+        for made in drafts:
+            if made.event_type in ("StepStarted", "LoopIterationStarted"):
+                self.launcher.launch(made.step_id or "", made.logical_attempt_id)
+            elif made.event_type in _ALERTS:
+                self.engine.alert(_ALERTS[made.event_type](self.run, self.decider))
+
+    def _stop(self) -> None:
+        stop = self.decider.stop
+        assert stop is not None
+        if not self._stopping:
+            self._stopping = True
+            self.launcher.stop(by_force=stop.by_force)
+            if stop.by_force:
+                signal_id = next(iter(self.decider.work.signals), "")
+                alert = Alert(
+                    code="EMERGENCY_STOP",
+                    severity="P1",
+                    detail="The run was stopped by force.",
+                    run_id=self.run.run_id,
+                    subject=signal_id,
+                )
+                self.engine.alert(alert)
+        if self.launcher.idle:
+            self._wake.set()
+
+    def _rest(self, *, may_park: bool) -> bool:
+        """Nothing to do now. Set the alarm; True if it is far enough away to be forgotten until then."""
+        times = (self.decider.next_due(), next_deadline(self.decider))
+        at = min((time for time in times if time is not None and time > self.decider.now), default=None)
+        now = self.engine.clock.now()
+        idle = self.launcher.idle and not self._inbox and not self._wake.is_set() and not self._look_again
+        if idle and may_park and self.decider.stop is None and (at is None or at > now + self.engine.park_after):
+            self.engine.park(self.run.run_id, at)
+            return True
+        if at is not None and at != self._armed:
+            self._armed = at
+            self.engine.timers.set(at, self._alarm)
+        return False
+
+    def _alarm(self) -> None:
+        self._armed = None
+        self._wake.set()
+
+    # Appending
+
+    async def _append(self, drafts: list[Draft], facts: list[Fact]) -> bool:
+        """Append, in slices if there is much. False if the log had moved on, and all was folded anew."""
+        events = [self.registry.event(made) for made in drafts]
+        while events:
+            part, events = events[:SLICE], events[SLICE:]
+            try:
+                await self._offer(part)
+            except RunwrightError as error:
+                if error.code == ErrorCode.SEQ_CONFLICT:
+                    await self._catch_up()
+                    return False
+                if error.code == ErrorCode.STORE_WRITE_BUDGET_EXCEEDED:
+                    await self._catch_up()
+                    for fact in facts:
+                        fact.give_up(error)
+                    return False
+                raise
+        return True
+
+    async def _offer(self, events: list[RunEventWrite]) -> None:
+        """Offer the same events until they are in. What certainly did not get in within the write budget
+        is given up with STORE_WRITE_BUDGET_EXCEEDED; what may have got in is offered again, for ever."""
+        log, started, waited = self.engine.log, self.engine.clock.monotonic(), 0.05
+        unknown = False
+        while True:
+            self.engine.check_lease()
+            try:
+                if self.exists:
+                    receipts = await log.append(events, expected_seq=self.seq, fence=self.fence)
+                else:
+                    receipts = await log.create_run(self.run, events, fence=self.fence)
+                break
+            except RunwrightError as error:
+                if error.code == ErrorCode.RUN_ALREADY_EXISTS and unknown:
+                    self.exists = True  # it was our own try that made it
+                    continue
+                if error.code not in STORE_CODES_TO_WAIT_FOR:
+                    raise
+                unknown = unknown or error.facts.get("outcome") == "unknown"
+                if not unknown and self.engine.clock.monotonic() - started > self.engine.write_budget and self.exists:
+                    raise RunwrightError(ErrorCode.STORE_WRITE_BUDGET_EXCEEDED, error.detail) from None
+                logger.warning("Run %s waits for the store: %s", self.run.run_id, error)
+                await self.engine.clock.sleep(waited)
+                waited = min(waited * 2, 1.0)
+        self.exists = True
+        foreign = self.registry.settled(events, receipts)
+        if foreign and not unknown:
+            types = ", ".join(sorted({event.event_type for event in foreign}))
+            logger.warning("Run %s: %s was in the log already; the first stays", self.run.run_id, types)
+        self.seq = max(self.seq, receipts[-1].run_seq)
+        self.decider.state.summary.last_event_seq = self.seq
+
+    async def _catch_up(self) -> None:
+        """Fold the log anew: somebody else has written into the run."""
+        self.decider, self.seq = await restore(
+            self.engine.log, self.run, self.net, self.decider.engine_attempt, self.engine.drain_timeout, self.decider
+        )
+
+    def _report(self, violation: Violation) -> None:
+        """Nothing more is said about this entity by this process; the log stays as it is, and people are told."""
+        logger.error("Run %s, %s: %s", self.run.run_id, violation.entity, violation, extra=violation.facts)
+        self.launcher.abandon()
+        self.engine.alert(
+            Alert(
+                code="INVALID_TRANSITION",
+                severity="P2",
+                detail=str(violation),
+                run_id=self.run.run_id,
+                subject=f"{violation.entity}|{violation.facts['attemptedEventType']}",
+                facts=violation.facts,
+            )
+        )
+
+    # What is under way, for a driver that takes over
+
+    def resume_work(self) -> None:
+        """Carry out again what was under way when the run was left."""
+        decider = self.decider
+        for step_id, cell in decider.state.steps.items():
+            if cell.status is not StepStatus.RUNNING or step_id not in self.net.index:
+                continue
+            loop = decider.work.loops.get(step_id)
+            if loop is None or self.net.nodes[self.net.index[step_id]].step.foreach is None:
+                if step_id not in decider.work.due_at:
+                    self.launcher.launch(step_id, cell.attempt)
+                continue
+            for index in loop.running:
+                path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
+                if path not in decider.work.due_at:
+                    self.launcher.launch(path, loop.attempts.get(index, 1))
+
+    @property
+    def status(self) -> RunStatus:
+        return self.decider.status
+
+
+def _drain_alert(run: RunIdentity, decider: Decider) -> Alert:
+    count = decider.state.summary.running_steps
+    return Alert(
+        code="PAUSE_DRAIN_TIMEOUT",
+        severity="P2",
+        detail=f"The run was paused, and {count} steps did not end in time.",
+        run_id=run.run_id,
+        subject=str(decider.state.summary.pauses),
+    )
+
+
+_ALERTS: dict[str, Callable[[RunIdentity, Decider], Alert]] = {"RunDrainTimedOut": _drain_alert}

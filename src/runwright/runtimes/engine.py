@@ -1,0 +1,397 @@
+"""The embedded runtime: drives any number of runs in this process, on a loop that no user code can block."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runwright.contract import payloads
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.snapshot import Alert
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.core.decide import Decider
+from runwright.core.net import Net
+from runwright.core.state import RunState
+from runwright.core.workings import Workings
+from runwright.log.base import RunLog
+from runwright.log.judge import Fence
+from runwright.plans.store import PlanStore
+from runwright.results.steplogs import StepLogs
+from runwright.results.store import ResultStore
+from runwright.tools.base import Tool
+
+from .driver import RunDriver
+from .lease import DEFAULT_TTL, LeaseKeeper, ends_with_loop
+from .restore import restore
+from .timers import Timers
+from .work import Executing
+
+logger = logging.getLogger("runwright.engine")
+
+SIGNAL_POLL = 0.1
+RECOVER_POLL = 1.0
+
+
+class EngineSettings:
+    def __init__(
+        self,
+        *,
+        lease_ttl: float = DEFAULT_TTL,
+        drain_timeout: float = 300.0,
+        cancel_deadline: float = 60.0,
+        park_after: float = 2.0,
+        recover: bool = False,
+    ) -> None:
+        self.lease_ttl = lease_ttl
+        self.drain_timeout = drain_timeout  # seconds a pause waits for running steps
+        self.cancel_deadline = cancel_deadline  # seconds a cancel waits for steps that must not be interrupted
+        self.park_after = park_after  # a run with nothing to do for longer is dropped from memory
+        self.recover = recover  # take over runs whose process died
+
+
+class Engine:
+    provider = "embedded"
+
+    def __init__(
+        self,
+        log: RunLog,
+        executor: Executing,
+        tools: dict[str, Tool],
+        plans: PlanStore,
+        results: ResultStore,
+        step_logs: StepLogs,
+        owner: str,
+        settings: EngineSettings,
+    ) -> None:
+        self.log = log
+        self.clock = log.clock
+        self.ids = log.ids
+        self.executor = executor
+        self.tools = tools
+        self.plans = plans
+        self.results = results
+        self.step_logs = step_logs
+        self.settings = settings
+        self.drain_timeout = settings.drain_timeout
+        self.cancel_deadline = settings.cancel_deadline
+        self.park_after = int(settings.park_after * 1e6)
+        self.write_budget = log.write_budget
+        self.keeper = LeaseKeeper(log, self.clock, owner, settings.lease_ttl, self._lease_lost)
+        sleep = self._sleeping
+        self.timers = Timers(self.clock.now, 1e-6, sleep)  # by the wall clock: when something is due
+        self.alarms = Timers(self.clock.monotonic, 1.0, sleep)  # by a clock that is never set: how long something took
+        self._drivers: dict[str, RunDriver] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._parked: dict[str, int | None] = {}
+        self._ends: dict[str, list[asyncio.Future[None]]] = {}
+        self._short_of_room: dict[RunDriver, None] = {}
+        self._background: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._errands: set[asyncio.Task[Any]] = set()
+        self._signals_seen = ""
+        self._closing = False
+        self._known: set[str] = set()
+
+    def _sleeping(self, seconds: float) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self.clock.sleep(seconds))
+
+    # Life
+
+    async def open(self) -> None:
+        await self.keeper.acquire()
+        self._signals_seen = await self.log.end_cursor()
+        works = [self.timers.run(), self.alarms.run(), self.keeper.keep(), self._watch_signals()]
+        if self.settings.recover:
+            works.append(self._take_over())
+        for work in works:
+            task = asyncio.create_task(work)
+            task.add_done_callback(ends_with_loop)
+            self._background.append(task)
+
+    async def close(self) -> None:
+        """Hand every run over: what runs here is stopped, and whoever comes next finds it due."""
+        self._closing = True
+        await self._end_tasks(self._background)
+        await self._end_tasks(list(self._tasks.values()))
+        for driver in self._drivers.values():
+            driver.launcher.abandon()
+        for run_id, wake_at in [*((run_id, self.clock.now()) for run_id in self._drivers), *self._parked.items()]:
+            try:
+                await self.log.release_run(run_id, self.keeper.fence, wake_at)
+            except RunwrightError as error:
+                logger.debug("run %s was not ours to release: %s", run_id, error.code)
+        try:
+            await self.keeper.release()
+        except RunwrightError as error:
+            logger.warning("The lease could not be released; it ends by itself: %s", error)
+        await asyncio.gather(*self._errands, return_exceptions=True)
+        self.executor.close()
+
+    def all_tasks(self) -> list[asyncio.Task[Any]]:
+        """Everything this engine has under way."""
+        return [*self._background, *self._tasks.values(), *self._errands]
+
+    async def _end_tasks(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # For drivers and launchers
+
+    def check_lease(self) -> None:
+        self.keeper.check()
+
+    def call(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something on the engine's loop, from any thread."""
+        self._loop.call_soon_threadsafe(work, *arguments)
+
+    def due_at(self, tool: Tool, inputs: Any) -> int:
+        due: Callable[[Any, int], int] = getattr(tool, "due_at")  # noqa: B009 - only tools on the timer lane have it
+        return due(inputs, self.clock.now())
+
+    def alert(self, alert: Alert) -> None:
+        self._errand(self.log.raise_alerts([alert]))
+
+    def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+        task.add_done_callback(ends_with_loop)
+
+    def wait_for_room(self, driver: RunDriver) -> None:
+        self._short_of_room[driver] = None
+
+    def room_is_free(self) -> None:
+        """A slot is free: whoever has waited longest for one gets to look first."""
+        if self._short_of_room:
+            driver = next(iter(self._short_of_room))
+            del self._short_of_room[driver]
+            driver.poke()
+
+    def park(self, run_id: str, wake_at: int | None) -> None:
+        """Nothing to do for a while: keep only the run's name, and when it is due."""
+        self._parked[run_id] = wake_at
+        if wake_at is not None:
+            self.timers.set(wake_at, lambda: self._unpark_if_due(run_id))
+
+    def _unpark_if_due(self, run_id: str) -> None:
+        wake_at = self._parked.get(run_id)
+        if wake_at is not None and wake_at <= self.clock.now():
+            self._unpark(run_id)
+
+    def _unpark(self, run_id: str) -> None:
+        del self._parked[run_id]
+        self._errand(self._take_up(run_id))
+
+    # Runs
+
+    async def start(
+        self,
+        run: RunIdentity,
+        net: Net,
+        queued: payloads.RunQueued,
+        started: payloads.RunStarted,
+        carried: Callable[[Decider], None] | None = None,
+    ) -> None:
+        """Make a run and start it. Returns once it is durable; RUN_ALREADY_EXISTS if there is one."""
+        state = RunState(detailed=True, workings=Workings(wanted=net.wanted))
+        decider = Decider(net, state, run, 1, self.drain_timeout)
+        decider.at(self.clock.now())
+        decider.say("RunQueued", payload=queued)
+        decider.say("RunStarted", payload=started)
+        if carried is not None:
+            carried(decider)
+        if run.run_id in self._drivers:
+            raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"There is a run {run.run_id!r} already.")
+        driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False)
+        self._drive(driver)
+        await driver.created
+
+    async def resume(self, run_id: str) -> bool:
+        """Take a run up where its log says it is. False if it has ended; RUN_OWNED if a live process drives it."""
+        if run_id in self._drivers:
+            return True
+        row = await self.log.find_run(run_id)
+        if row.status in ENDED:
+            return False
+        await self._claim(run_id)
+        self._parked.pop(run_id, None)
+        return await self._take_up(run_id)
+
+    async def _claim(self, run_id: str) -> Fence:
+        """Become the run's driver; on a new lease, should the old one have ended unnoticed."""
+        assert self.keeper.lease is not None
+        try:
+            return await self.log.claim_run(run_id, self.keeper.lease)
+        except RunwrightError as error:
+            if error.code != ErrorCode.LEASE_LOST:
+                raise
+            await self.keeper.begin_anew(error)
+            return await self.log.claim_run(run_id, self.keeper.lease)
+
+    async def _take_up(self, run_id: str) -> bool:
+        """Drive a run that is ours already."""
+        row = await self.log.find_run(run_id)
+        if row.status in ENDED or run_id in self._drivers:
+            self._finished(run_id)
+            return row.status not in ENDED
+        plan_sha = await self.plan_of(run_id)
+        net = await self.plans.net(plan_sha)
+        decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
+        cut_short = any(cell.status is StepStatus.RUNNING for cell in decider.state.steps.values())
+        decider.engine_attempt = max(
+            1, decider.work.engine_attempt + (1 if cut_short and not self._knew(run_id) else 0)
+        )
+        if run_id in self._drivers:  # while we read
+            return True
+        driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True)
+        driver.resume_work()
+        self._drive(driver)
+        return True
+
+    def _knew(self, run_id: str) -> bool:
+        """Whether this very process drove the run before: waiting is not a restart."""
+        return run_id in self._known
+
+    async def plan_of(self, run_id: str) -> str:
+        started = await self.log.find_event(run_id, "RunStarted")
+        reference = None if started is None or started.payload is None else started.payload.get("planRef")
+        if not isinstance(reference, dict) or not isinstance(reference.get("sha256"), str):  # pyright: ignore[reportUnknownMemberType]
+            raise RunwrightError(
+                ErrorCode.PLAN_NOT_FOUND,
+                f"Run {run_id!r} does not say which plan it follows: it was made by another engine.",
+            )
+        return str(reference["sha256"])  # pyright: ignore[reportUnknownArgumentType]
+
+    def _drive(self, driver: RunDriver) -> None:
+        run_id = driver.run.run_id
+        self._drivers[run_id] = driver
+        self._known.add(run_id)
+        task = self._tasks[run_id] = asyncio.create_task(driver.drive())
+        task.add_done_callback(lambda task: self._driven(run_id, driver, task))
+
+    def _driven(self, run_id: str, driver: RunDriver, task: asyncio.Task[None]) -> None:
+        self._short_of_room.pop(driver, None)
+        if self._closing:
+            return
+        self._drivers.pop(run_id, None)
+        self._tasks.pop(run_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("The driver of run %s failed", run_id, exc_info=error)
+            driver.launcher.abandon()
+            self._fail_waiters(run_id, error)
+            return
+        if run_id not in self._parked:
+            self._finished(run_id)
+
+    def _finished(self, run_id: str) -> None:
+        self._known.discard(run_id)
+        for future in self._ends.pop(run_id, []):
+            if not future.done():
+                future.set_result(None)
+
+    def _fail_waiters(self, run_id: str, error: BaseException) -> None:
+        for future in self._ends.pop(run_id, []):
+            if not future.done():
+                future.set_exception(error)
+
+    async def ended(self, run_id: str, timeout: float | None = None) -> RunStatus:
+        """Wait until the run has ended, whoever drives it."""
+        deadline = None if timeout is None else self.clock.monotonic() + timeout
+        while True:
+            row = await self.log.find_run(run_id)
+            left = None if deadline is None else deadline - self.clock.monotonic()
+            if row.status in ENDED or (left is not None and left <= 0):
+                return row.status
+            if run_id in self._drivers or run_id in self._parked:
+                future: asyncio.Future[None] = self._loop.create_future()
+                self._ends.setdefault(run_id, []).append(future)
+                await asyncio.wait([future], timeout=left)
+                if future.done() and future.exception() is not None:
+                    await future
+            else:
+                await self.log.wait_for_news(min(1.0, left) if left is not None else 1.0)
+
+    def is_driven(self, run_id: str) -> bool:
+        return run_id in self._drivers or run_id in self._parked
+
+    @property
+    def driven(self) -> list[str]:
+        return [*self._drivers, *self._parked]
+
+    async def apply_signals(self, run_id: str) -> RunStatus:
+        """Act on signals of a run that nobody drives, start nothing, and leave it. RUN_OWNED if somebody does."""
+        row = await self.log.find_run(run_id)
+        fence = await self._claim(run_id)
+        net = await self.plans.net(await self.plan_of(run_id))
+        decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
+        decider.engine_attempt = max(1, decider.work.engine_attempt)
+        driver = RunDriver(self, net, decider, seq, fence, exists=True)
+        await driver.apply_only()
+        if driver.status not in ENDED:
+            open_now = driver.status is RunStatus.RUNNING
+            await self.log.release_run(run_id, fence, self.clock.now() if open_now else None)
+        return driver.status
+
+    # Signals, leases, runs of the dead
+
+    def signalled(self, run_id: str) -> None:
+        """A signal was accepted for this run."""
+        driver = self._drivers.get(run_id)
+        if driver is not None:
+            driver.look_again()
+        elif run_id in self._parked:
+            self._unpark(run_id)
+
+    async def _watch_signals(self) -> None:
+        while True:
+            await self.clock.sleep(SIGNAL_POLL)
+            if not self._drivers and not self._parked:
+                continue
+            try:
+                run_ids, self._signals_seen = await self.log.signalled(self._signals_seen)
+            except RunwrightError as error:
+                logger.warning("Signals cannot be read for now: %s", error)
+                continue
+            for run_id in run_ids:
+                self.signalled(run_id)
+
+    async def _take_over(self) -> None:
+        while True:
+            await self.take_over_once()
+            await self.clock.sleep(RECOVER_POLL)
+
+    async def take_over_once(self) -> list[str]:
+        """Claim every run that nobody drives although somebody should, and drive it."""
+        assert self.keeper.lease is not None
+        try:
+            claimed = await self.log.claim_due(self.keeper.lease)
+        except RunwrightError as error:
+            logger.warning("Runs of others cannot be taken over for now: %s", error)
+            return []
+        taken: list[str] = []
+        for run_id in claimed:
+            try:
+                if await self._take_up(run_id):
+                    taken.append(run_id)
+            except RunwrightError as error:
+                logger.warning("Run %s cannot be taken up: %s", run_id, error)
+        return taken
+
+    async def _lease_lost(self) -> None:
+        """Everything driven under the old lease is left; what nobody else has taken is taken up again."""
+        run_ids = [*self._drivers, *self._parked]
+        for driver in self._drivers.values():
+            driver.launcher.abandon()
+        await self._end_tasks(list(self._tasks.values()))
+        self._drivers.clear()
+        self._parked.clear()
+        for run_id in run_ids:
+            try:
+                await self.resume(run_id)
+            except RunwrightError as error:
+                logger.warning("Run %s was left: %s", run_id, error.code)
+                self._fail_waiters(run_id, error)

@@ -1,0 +1,119 @@
+"""What happened outside the log and belongs into it: a step ended, a checkpoint was written, a wait began.
+
+A fact is kept until it is durable. It may be applied again, to a state that was folded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.refs import ErrorInfo
+from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import StepStatus
+from runwright.core.decide import Decider
+from runwright.core.refer import placed
+from runwright.core.workings import RUNNING
+
+
+class Fact(Protocol):
+    def apply(self, decider: Decider) -> None:
+        """Draft it, unless it no longer applies."""
+        ...
+
+    def durable(self) -> None:
+        """It is in the log."""
+        ...
+
+    def give_up(self, error: RunwrightError) -> None:
+        """The store did not take it in time."""
+        ...
+
+
+class StepEnded:
+    def __init__(self, path: str, attempt: int, took_ms: float, result: bytes | None, error: ErrorInfo | None) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.took_ms = took_ms
+        self.result = result
+        self.error = error
+
+    def apply(self, decider: Decider) -> None:
+        place = parse_path(self.path)
+        if place is not None and place.indexes:
+            self._end_iteration(decider, place)
+            return
+        cell = decider.state.steps.get(self.path)
+        if cell is None or cell.status is not StepStatus.RUNNING or cell.attempt != self.attempt:
+            return  # it was ended otherwise, by a cancel or a deadline
+        if self.error is not None:
+            failed = payloads.StepFailed(self.error, self.took_ms)
+            decider.say("StepFailed", self.path, self.attempt, failed, "worker")
+            return
+        decider.say("StepCompleted", self.path, self.attempt, self._good_end(decider), "worker")
+
+    def _good_end(self, decider: Decider) -> dict[str, Any]:
+        name, where = placed("result", b"null" if self.result is None else self.result, decider.blobs)
+        return {name: msgspec.Raw(where), "durationMs": self.took_ms}
+
+    def _end_iteration(self, decider: Decider, place: EntityPath) -> None:
+        loop, index = decider.work.loops.get(place.step), place.indexes[0]
+        if loop is None or loop.attempt != place.attempt or loop.states[index] != RUNNING:
+            return
+        if self.error is not None:
+            failed = payloads.LoopIteration(index, duration_ms=self.took_ms, error=self.error)
+            decider.say("LoopIterationFailed", self.path, self.attempt, failed, "worker")
+            return
+        payload = {"index": index, **self._good_end(decider)}
+        decider.say("LoopIterationDone", self.path, self.attempt, payload, "worker")
+
+    def durable(self) -> None: ...
+
+    def give_up(self, error: RunwrightError) -> None:
+        self.result = None
+        self.error = ErrorInfo(ErrorCode.STORE_WRITE_BUDGET_EXCEEDED, error.detail, retryable=True, category="store")
+
+
+class WaitBegan:
+    """A step that only waits: from here on its time is in the log, and nobody has to hold it in memory."""
+
+    def __init__(self, path: str, attempt: int, due: int) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.due = due
+
+    def apply(self, decider: Decider) -> None:
+        if self.path not in decider.work.due_at:
+            delayed = payloads.StepDelayed(from_micros(self.due), "wait")
+            decider.say("StepDelayed", self.path, self.attempt, delayed)
+
+    def durable(self) -> None: ...
+
+    def give_up(self, error: RunwrightError) -> None: ...
+
+
+class CheckpointAsked:
+    def __init__(self, path: str, attempt: int, state: bytes, answer: Callable[[Exception | None], None]) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.state = state
+        self._answer = answer
+
+    def apply(self, decider: Decider) -> None:
+        place = parse_path(self.path)
+        entity = self.path
+        if place is not None and not place.indexes:
+            entity = str(EntityPath(place.step, place.visit, self.attempt))
+        ordinal = decider.work.checkpoint_count.get(entity, 0) + 1
+        decider.say("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)}, "worker")
+
+    def durable(self) -> None:
+        self._answer(None)
+
+    def give_up(self, error: RunwrightError) -> None:
+        self._answer(error)

@@ -1,0 +1,211 @@
+"""Launching steps: inputs are filled in, the tool is handed to the executor, and its end becomes a fact."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.paths import parse_path
+from runwright.contract.refs import ErrorInfo
+from runwright.core.looping import items_of
+from runwright.core.net import Node
+from runwright.core.values import Missing
+from runwright.core.workings import checkpoint_owner
+from runwright.results.encoding import encode_result
+from runwright.results.logwriter import LogWriter
+from runwright.tools.base import Lane, StepContext, Tool
+
+from .executor import Outcome, Work
+from .facts import CheckpointAsked, StepEnded, WaitBegan
+from .work import Execution
+
+if TYPE_CHECKING:
+    from .driver import RunDriver
+
+logger = logging.getLogger("runwright.engine")
+
+STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
+
+
+class _Running(msgspec.Struct):
+    path: str
+    attempt: int
+    node: Node
+    began: float
+    output: LogWriter
+    execution: Execution | None = None
+    overdue: bool = False
+
+
+class Launcher:
+    """The steps of one run that are at work in this process."""
+
+    def __init__(self, driver: RunDriver) -> None:
+        self._driver = driver
+        self._engine = driver.engine
+        self._running: dict[str, _Running] = {}
+        self._waiting: list[tuple[str, int]] = []  # for values that have to be fetched
+        self._stopping = self._abandoned = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    @property
+    def count(self) -> int:
+        return len(self._running)
+
+    def launch(self, path: str, attempt: int) -> None:
+        place = parse_path(path)
+        node = None if place is None else self._driver.net.node(place.step)
+        if place is None or node is None or (node.step.foreach is not None and not place.indexes):
+            return  # a foreach step does nothing itself
+        try:
+            more = self._loop_scope(node, place.indexes) if place.indexes else {}
+            tool, inputs = self._prepare(node, more)
+        except Missing as missing:
+            self._waiting.append((path, attempt))
+            self._driver.decider.missing[missing.ref["sha256"]] = missing.ref
+            return
+        except RunwrightError as error:
+            self._fail(path, attempt, error)
+            return
+        if tool.lane(inputs, node.step) is Lane.TIMER:
+            due = self._engine.due_at(tool, inputs)
+            self._driver.tell(WaitBegan(path, attempt, due))
+            return
+        output = self._engine.step_logs.writer(self._driver.run.run_id, path, attempt)
+        running = _Running(path, attempt, node, self._engine.clock.monotonic(), output)
+        self._running[path] = running
+        work = Work(tool, inputs, node.step, self._context(running, place.indexes))
+        running.execution = self._engine.executor.start(work, partial(self._ended, running))
+        if node.step.timeout is not None:
+            self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    def _loop_scope(self, node: Node, indexes: tuple[int, ...]) -> dict[str, Any]:
+        assert node.step.foreach is not None
+        decider = self._driver.decider
+        loop = decider.work.loops[node.step.step_id]
+        return {node.step.foreach.item_name: items_of(decider, loop)[indexes[0]], "index": indexes[0]}
+
+    def _prepare(self, node: Node, more: dict[str, Any]) -> tuple[Tool, Any]:
+        tool = self._engine.tools.get(node.step.kind)
+        if tool is None:
+            raise RunwrightError(
+                ErrorCode.INVALID_STEP_SCHEMA,
+                f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
+            )
+        filled = self._driver.decider.values.inputs(node, **more)
+        try:
+            return tool, msgspec.convert(filled, tool.inputs)
+        except msgspec.ValidationError as error:
+            raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, f"With its values filled in: {error}.") from None
+
+    def _context(self, running: _Running, indexes: tuple[int, ...]) -> StepContext:
+        decider, run_id = self._driver.decider, self._driver.run.run_id
+        path, attempt = running.path, running.attempt
+        token = hashlib.sha256(f"{run_id}|{path}|{attempt}".encode()).hexdigest()
+        saved = decider.work.checkpoints.get(checkpoint_owner(running.node.step.step_id, indexes))
+        return StepContext(
+            run_id=run_id,
+            step_id=path,
+            attempt=attempt,
+            engine_attempt=decider.engine_attempt,
+            idempotency_token=token,
+            restored=None if saved is None else msgspec.json.decode(saved),
+            write=running.output.write,
+            save=partial(self._save, path, attempt),
+        )
+
+    def _save(self, path: str, attempt: int, state: Any) -> None:
+        """Called by the step, wherever it runs: wait until the checkpoint is durable."""
+        body = encode_result(state)
+        answer: Future[None] = Future()
+
+        def settle(error: Exception | None) -> None:
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self._engine.call(self._driver.tell, CheckpointAsked(path, attempt, body, settle))
+        answer.result()
+
+    # Ends
+
+    def _fail(self, path: str, attempt: int, error: RunwrightError) -> None:
+        info = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
+        self._driver.tell(StepEnded(path, attempt, 0.0, None, info))
+
+    def _ended(self, running: _Running, outcome: Outcome) -> None:
+        if self._running.get(running.path) is running:
+            del self._running[running.path]
+        if not outcome.abandoned:
+            running.output.close()
+        self._engine.room_is_free()
+        if self._abandoned:
+            return
+        error = outcome.error
+        if error is not None and running.overdue:
+            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.node.step.timeout:g} s.", retryable=True)
+        if self._stopping and error is not None:
+            self._driver.poke()  # it was stopped; how it ended is decided with the run's end
+            return
+        took = (self._engine.clock.monotonic() - running.began) * 1000
+        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), outcome.result, error))
+
+    def _time_is_up(self, running: _Running) -> None:
+        if self._running.get(running.path) is running and running.execution is not None:
+            running.overdue = True
+            running.execution.cancel(STOP_GRACE)
+
+    # Stopping
+
+    def stop(self, *, by_force: bool) -> None:
+        """Stop everything that runs."""
+        self._stopping = True
+        self._waiting.clear()
+        for running in list(self._running.values()):
+            if running.execution is None:
+                continue
+            if by_force:
+                running.execution.kill()
+                self._running.pop(running.path, None)
+            elif running.node.step.cancellable:
+                running.execution.cancel(STOP_GRACE)
+            else:
+                late = self._engine.clock.monotonic() + self._engine.cancel_deadline
+                self._engine.alarms.set(late, partial(self._stop_at_last, running))
+
+    def _stop_at_last(self, running: _Running) -> None:
+        if self._running.get(running.path) is running and running.execution is not None:
+            running.execution.cancel(STOP_GRACE)
+
+    def abandon(self) -> None:
+        """The run is not ours any more: what still runs here must not count, and is stopped."""
+        self._abandoned = True
+        for running in list(self._running.values()):
+            if running.execution is not None:
+                running.execution.kill()
+        self._running.clear()
+
+    # Values that were put aside
+
+    async def fetch(self, missing: dict[str, dict[str, Any]]) -> None:
+        values = self._driver.decider.values
+        for digest, ref in list(missing.items()):
+            try:
+                body = await asyncio.to_thread(self._engine.results.get, ref)
+                values.fetched[digest] = msgspec.json.decode(body)
+            except RunwrightError as error:
+                values.lost[digest] = error
+        waiting, self._waiting = self._waiting, []
+        for path, attempt in waiting:
+            self.launch(path, attempt)

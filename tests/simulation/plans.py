@@ -1,0 +1,97 @@
+"""Random plans, and what must be true of a run of any of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from world import World
+
+import runwright as rw
+from runwright.contract.plan import ExecutionPlan, Foreach, OnFailure, Order, PlanMetadata, Retry, Step
+
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+def random_plan(dice: random.Random) -> ExecutionPlan:
+    order = dice.choice((Order.GRAPH, Order.GRAPH, Order.SEQUENTIAL))
+    steps: list[Step] = []
+    for number in range(dice.randint(1, 9)):
+        earlier = [step.step_id for step in steps]
+        needs = dice.sample(earlier, min(len(earlier), dice.choice((0, 1, 1, 2)))) if order is Order.GRAPH else []
+        kind = dice.choice(("noop", "noop", "noop", "wait"))
+        inputs: dict[str, Any] = {"duration": dice.choice((0, 0.3, 5.0))} if kind == "wait" else {}
+        foreach = None
+        if kind == "noop" and dice.random() < 0.25:
+            foreach = Foreach(list(range(dice.randint(0, 6))), "item", dice.choice((1, 2, 16)))
+        steps.append(
+            Step(
+                step_id=f"s{number}",
+                kind=kind,
+                inputs=inputs,
+                depends_on=tuple(needs),
+                when=dice.choice((None, None, None, True, False)),
+                foreach=foreach,
+                retry=Retry(max_attempts=dice.choice((1, 2, 3)), initial=dice.choice((0.0, 0.2, 4.0))),
+                timeout=dice.choice((None, None, 1.0)),
+                cancellable=dice.random() < 0.8,
+            )
+        )
+    return ExecutionPlan(
+        metadata=PlanMetadata(plan_id="random"),
+        order=order,
+        on_failure=dice.choice(tuple(OnFailure)),
+        timeout=dice.choice((None, None, None, 20.0)),
+        steps=tuple(steps),
+    )
+
+
+async def check_ended_run(world: World, plan: ExecutionPlan, run_id: str) -> None:
+    """What holds after every run, whatever happened on the way."""
+    log = world.log
+    snapshot = await log.snapshot(run_id)
+    records = await log.read(run_id)
+    history = [f"{r.run_seq} {r.event_type} {r.step_id or ''} {r.logical_attempt_id}" for r in records]
+    told = "\n".join(history)
+    assert snapshot.status in ENDED, told
+    assert not snapshot.inconsistent, told
+    statuses = {step.step_id: step.status for step in snapshot.steps}
+    assert set(statuses) == {step.step_id for step in plan.steps}, told
+    assert not {"RUNNING", "PENDING"} & set(statuses.values()), told
+    assert world.problems == [], told
+    assert [finding async for finding in log.verify(run_id)] == []
+    if snapshot.status == "COMPLETED":
+        assert set(statuses.values()) <= {"SUCCESS", "SKIPPED"}, told
+    if snapshot.status == "FAILED":
+        assert snapshot.root_cause is not None, told
+    check_signals(records, told)
+    check_order(plan, records, told)
+
+
+def check_signals(records: list[rw.RunEventRecord], told: str) -> None:
+    accepted = {r.step_id for r in records if r.event_type == "SignalAccepted"}
+    processed = {r.step_id for r in records if r.event_type == "SignalProcessed"}
+    assert processed <= accepted, told
+    ended_at = next(r.run_seq for r in records if r.event_type in ("RunCompleted", "RunFailed", "RunCancelled"))
+    for record in records:
+        if record.event_type != "SignalAccepted" or record.run_seq > ended_at:
+            continue
+        payload = record.payload or {}
+        if payload["signalType"] == "PAUSE":
+            after = [r for r in records if r.run_seq > record.run_seq]
+            done = next(
+                (r.run_seq for r in after if r.event_type == "SignalProcessed" and r.step_id == record.step_id), None
+            )
+            between = [r for r in after if done is not None and r.run_seq < done]
+            assert not [r for r in between if r.event_type == "StepStarted"], told
+
+
+def check_order(plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
+    """A step starts only after all it depends on has ended."""
+    ended: set[str] = set()
+    for record in records:
+        if record.event_type == "StepStarted" and record.logical_attempt_id == 1:
+            step = next(step for step in plan.steps if step.step_id == record.step_id)
+            assert set(step.depends_on) <= ended, told
+        if record.event_type in ("StepCompleted", "StepSkipped") and record.step_id is not None:
+            ended.add(record.step_id)

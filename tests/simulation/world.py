@@ -1,0 +1,243 @@
+"""A world in which time jumps, stores fail and processes die, all by a seed: the same seed, the same history."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import runwright as rw
+from runwright.contract.plan import StepClass
+from runwright.contract.refs import ErrorInfo
+from runwright.control.operations import Operations
+from runwright.control.signals import Actor
+from runwright.log.memory import MemoryLog
+from runwright.plans.store import PlanStore
+from runwright.runtimes.engine import Engine, EngineSettings
+from runwright.runtimes.executor import Outcome, Work
+from runwright.tools.registry import builtin_tools
+
+BEGIN = 1_780_000_000_000_000
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still while there is work, and jumps to the next alarm when there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._virtual = 0.0
+
+    def time(self) -> float:
+        return self._virtual
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self._virtual = max(self._virtual, self._scheduled[0]._when)
+        super()._run_once()
+
+
+class VirtualClock:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.offset = 0  # a wall clock may be set
+
+    def now(self) -> int:
+        return BEGIN + self.offset + int(self._loop.time() * 1e6)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SeededIds:
+    def __init__(self, seed: random.Random) -> None:
+        self._random = seed
+
+    def event_id(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+
+class Killed(BaseException):
+    """The process is gone; nothing of it runs any more."""
+
+
+class Handle:
+    """One process's view of the shared log. Its appends may fail, in every way that a store can fail."""
+
+    def __init__(self, world: World, log: MemoryLog, process: Process) -> None:
+        self._world = world
+        self._log = log
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, events: Any, **conditions: Any) -> Any:
+        return await self._faulty(lambda: self._log.append(events, **conditions))
+
+    async def create_run(self, *arguments: Any, **conditions: Any) -> Any:
+        return await self._faulty(lambda: self._log.create_run(*arguments, **conditions))
+
+    async def _faulty(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        dice = self._world.dice
+        await asyncio.sleep(dice.choice((0, 0, 0.001, 0.01)))
+        roll = dice.random()
+        faults = self._world.faults
+        if roll < faults * 0.25:
+            self._process.kill()
+            await asyncio.sleep(1e9)
+        if roll < faults * 0.5:
+            raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "It was not written.", outcome="withdrawn")
+        result = await work()
+        if roll > 1 - faults * 0.25:
+            self._process.kill()  # it was written, but nobody was told
+            await asyncio.sleep(1e9)
+        if roll > 1 - faults * 0.5:
+            raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Who knows.", outcome="unknown")
+        return result
+
+
+class SimulatedExecution:
+    def __init__(self, executor: SimulatedExecutor, work: Work, done: Callable[[Outcome], None]) -> None:
+        self._executor = executor
+        self._done = done
+        self._ended = False
+        self.work = work
+
+    def finish(self, outcome: Outcome) -> None:
+        if self._ended or self._executor.dead:
+            return
+        self._ended = True
+        self._executor.running -= 1
+        self._done(outcome)
+
+    def cancel(self, grace: float) -> None:
+        stopped = Outcome(error=ErrorInfo("CANCELLED", "It was stopped.", retryable=False))
+        asyncio.get_running_loop().call_later(self._executor.dice.uniform(0, grace), self.finish, stopped)
+
+    def kill(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._executor.running -= 1
+
+
+class SimulatedExecutor:
+    """Plays steps: each takes some time, and fails as the seed says."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = world.dice
+        self.running = 0
+        self.dead = False
+        self.most = world.room
+
+    def room(self, step_class: StepClass) -> int:
+        return self.most - self.running
+
+    def start(self, work: Work, done: Callable[[Outcome], None]) -> SimulatedExecution:
+        self.running += 1
+        context = work.context
+        self.world.started(context.run_id, context.step_id, context.attempt)
+        execution = SimulatedExecution(self, work, done)
+        if work.tool.kind == "noop":
+            outcome = Outcome(result=b"null")
+            if self.dice.random() < self.world.failures:
+                outcome = Outcome(error=ErrorInfo("BOOM", "It failed.", retryable=self.dice.random() < 0.8))
+        else:
+            outcome = Outcome(result=b'"done"')
+        took = self.dice.choice((0, 0.001, 0.05, 0.5, 3.0))
+        asyncio.get_running_loop().call_later(took, execution.finish, outcome)
+        return execution
+
+    def close(self) -> None: ...
+
+
+class _NoOutput:
+    def writer(self, *_: object) -> Any:
+        return self
+
+    def write(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Process:
+    """An engine that can be killed between any two of its appends."""
+
+    def __init__(self, world: World, name: str, *, recover: bool = True) -> None:
+        self.world = world
+        self.executor = SimulatedExecutor(world)
+        handle: Any = Handle(world, world.log, self)
+        settings = EngineSettings(recover=recover, park_after=world.park_after)
+        nothing: Any = _NoOutput()
+        self.engine = Engine(
+            handle, self.executor, builtin_tools(), PlanStore(world.log), nothing, nothing, name, settings
+        )
+        self.operations = Operations(handle, self.engine, Actor("operator", "Admin"))
+        self.alive = True
+
+    async def open(self) -> Process:
+        await self.engine.open()
+        return self
+
+    def kill(self) -> None:
+        """No goodbye: tasks end where they are, and what they hold is not released."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.executor.dead = True
+        self.world.deaths += 1
+        for task in self.engine.all_tasks():
+            task.cancel()
+
+
+class World:
+    def __init__(self, seed: int, *, faults: float = 0.1, failures: float = 0.2, room: int = 4) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.faults = faults
+        self.failures = failures
+        self.room = room
+        self.park_after = self.dice.choice((0.0, 0.2, 2.0))
+        self.deaths = 0
+        self.problems: list[str] = []
+        self.log: MemoryLog
+        self.clock: VirtualClock
+        self._names = 0
+
+    def run(self, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
+        loop = VirtualLoop()
+        try:
+            return loop.run_until_complete(self._main(loop, work))
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks))
+            loop.close()
+
+    async def _main(self, loop: VirtualLoop, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
+        self.clock = VirtualClock(loop)
+        self.log = MemoryLog(clock=self.clock, ids=SeededIds(random.Random(self.seed + 1)))
+        async with self.log:
+            return await work(self)
+
+    async def process(self, *, recover: bool = True) -> Process:
+        self._names += 1
+        return await Process(self, f"process-{self._names}", recover=recover).open()
+
+    def started(self, run_id: str, path: str, attempt: int) -> None:
+        """A step begins to work: its start must be in the log, and its end must not."""
+        run = self.log._runs[run_id]
+        ends = ("StepCompleted", "StepFailed", "LoopIterationDone", "LoopIterationFailed")
+        starts = ("StepStarted", "LoopIterationStarted")
+        mine = [e.event_type for e in run.events if e.step_id == path and e.logical_attempt_id == attempt]
+        if not any(kind in starts for kind in mine):
+            self.problems.append(f"{path} attempt {attempt} works before its start is durable")
+        if any(kind in ends for kind in mine):
+            self.problems.append(f"{path} attempt {attempt} works again after its end")
