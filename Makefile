@@ -6,9 +6,14 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test quick soak bench lint schemas clean
 
-# A recorded run: appended, shown, scrubbed, verified, then tampered with.
+# An example plan, run with live progress.
 demo: $(VENV)/runtime
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/runwright run examples/etl.yaml
+	@echo
+	@echo "Try next:"
+	@echo "  $(BIN)/runwright show @last                  the run as it is, or with --at 7 as it was"
+	@echo "  $(BIN)/runwright logs @last extract          what the step printed, both times"
+	@echo "  $(BIN)/runwright verify                      proof that nothing was edited"
 
 # Everything: lint, types, layers, every test on every store.
 test: lint

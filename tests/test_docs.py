@@ -77,10 +77,18 @@ def test_the_readme_names_the_two_commands() -> None:
     assert "make test" in text
 
 
+@pytest.mark.parametrize("plan", blocks("yaml"))
+def test_the_plans_on_the_page_are_valid(plan: str) -> None:
+    from runwright.plans.load import load_plan
+    from runwright.tools.registry import builtin_tools
+
+    assert load_plan(plan, kinds=builtin_tools()).warnings == ()
+
+
 @pytest.mark.slow
-def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+def test_the_look_at_the_audit_trail_runs_to_its_end(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    done = subprocess.run([sys.executable, "examples/demo.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "examples/audit.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DAMAGED  1 run, 22 events checked" in done.stdout
     assert done.stdout.rstrip().endswith("| head -n 3")

@@ -12,14 +12,15 @@ PUBLIC = {
     "RunEventRecord", "RunEventWrite", "RunFilter", "RunIdentity", "RunLog", "RunPage", "RunRow", "RunSnapshot",
     "RunStatus", "RunSummary", "RunwrightError", "SnapshotProjector", "StepSnapshot", "StepStatus", "TailPage",
     "__version__", "export_run", "idempotency_key", "make_anchor", "new_event", "new_run", "open_log", "read_anchor",
-    "this_process",
+    "this_process", "App", "AsyncApp", "AsyncRun", "ExecutionPlan", "PlanInvalid", "Problem", "Run", "SignalDecision",
+    "StepContext", "StepError", "current_step", "open", "open_async",
 }  # fmt: skip
 
 LOG_METHODS = {
     "acquire_lease", "alerts", "append", "claim_due", "claim_run", "close", "create_run", "events", "find_engine_run",
     "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
     "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
-    "verify", "wait_for_news",
+    "verify", "wait_for_news", "end_cursor", "find_event", "keep_plan", "plan", "signalled", "write_budget",
 }  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_a_wrong_name_is_an_attribute_error() -> None:
 def test_importing_runwright_loads_nothing_heavy() -> None:
     code = "import runwright, sys; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    for heavy in ("apsw", "asyncpg", "asyncio", "rich", "click", "cryptography", "msgspec"):
+    for heavy in ("apsw", "asyncpg", "asyncio", "rich", "click", "cryptography", "msgspec", "jinja2", "yaml"):
         assert heavy not in loaded
 
 

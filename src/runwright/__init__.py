@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from .contract.errors import ErrorCode, RunwrightError
     from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
     from .contract.keys import idempotency_key
+    from .contract.plan import ExecutionPlan
     from .contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
     from .contract.transitions import Enforcement, RunStatus, StepStatus
+    from .control.app import App, AsyncApp, AsyncRun, Run, open, open_async  # noqa: A004
+    from .control.signals import SignalDecision
     from .core.projector import SnapshotProjector
     from .core.verify import Finding
     from .log.anchor import Anchor, make_anchor, read_anchor
@@ -31,13 +34,18 @@ if TYPE_CHECKING:
     from .log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
     from .log.open import new_event, new_run, open_log
     from .log.transfer import Importer, export_run
+    from .plans.problems import PlanInvalid, Problem
+    from .tools.base import StepContext, StepError, current_step
 
 _HOMES = {
     "contract.errors": ("ErrorCode", "RunwrightError"),
     "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
     "contract.keys": ("idempotency_key",),
+    "contract.plan": ("ExecutionPlan",),
     "contract.snapshot": ("Alert", "RunSnapshot", "RunSummary", "StepSnapshot"),
     "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
+    "control.app": ("App", "AsyncApp", "AsyncRun", "Run", "open", "open_async"),
+    "control.signals": ("SignalDecision",),
     "core.projector": ("SnapshotProjector",),
     "core.verify": ("Finding",),
     "log.anchor": ("Anchor", "make_anchor", "read_anchor"),
@@ -47,22 +55,31 @@ _HOMES = {
     "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
     "log.open": ("new_event", "new_run", "open_log"),
     "log.transfer": ("Importer", "export_run"),
+    "plans.problems": ("PlanInvalid", "Problem"),
+    "tools.base": ("StepContext", "StepError", "current_step"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Alert",
     "Anchor",
+    "App",
     "AppendRefused",
+    "AsyncApp",
+    "AsyncRun",
     "Enforcement",
     "ErrorCode",
+    "ExecutionPlan",
     "Fence",
     "Finding",
     "Holder",
     "Importer",
     "Lease",
+    "PlanInvalid",
+    "Problem",
     "Receipt",
     "Refusal",
+    "Run",
     "RunEventRecord",
     "RunEventWrite",
     "RunFilter",
@@ -74,16 +91,22 @@ __all__ = [
     "RunStatus",
     "RunSummary",
     "RunwrightError",
+    "SignalDecision",
     "SnapshotProjector",
+    "StepContext",
+    "StepError",
     "StepSnapshot",
     "StepStatus",
     "TailPage",
     "__version__",
+    "current_step",
     "export_run",
     "idempotency_key",
     "make_anchor",
     "new_event",
     "new_run",
+    "open",
+    "open_async",
     "open_log",
     "read_anchor",
     "this_process",

@@ -58,7 +58,7 @@ async def check_ended_run(world: World, plan: ExecutionPlan, run_id: str) -> Non
     statuses = {step.step_id: step.status for step in snapshot.steps}
     assert set(statuses) == {step.step_id for step in plan.steps}, told
     assert not {"RUNNING", "PENDING"} & set(statuses.values()), told
-    assert world.problems == [], told
+    assert world.problems == [], f"{world.problems}\n{told}"
     assert [finding async for finding in log.verify(run_id)] == []
     if snapshot.status == "COMPLETED":
         assert set(statuses.values()) <= {"SUCCESS", "SKIPPED"}, told

@@ -25,21 +25,19 @@ async def live(world: World) -> list[str]:
     """Start a run; let processes die and be replaced, and an operator send signals, until the run has ended."""
     plan = random_plan(world.dice)
     run_id = f"run-{world.seed}"
-    process = await start(world, plan, run_id)
+    processes = [await start(world, plan, run_id), await world.process()]
     for _ in range(400):
         await world.clock.sleep(world.dice.choice((0.1, 1.0, 6.0)))
         if (await world.log.find_run(run_id)).status in ENDED:
             break
-        if not process.alive:
-            process = await world.process()
-        await interfere(world, process, plan, run_id)
+        processes = [process if process.alive else await world.process() for process in processes]
+        await interfere(world, world.dice.choice(processes), plan, run_id)
     world.faults = 0.0  # enough: now it must come to its end
     for _ in range(100):
         if (await world.log.find_run(run_id)).status in ENDED:
             break
-        if not process.alive:
-            process = await world.process()
-        await settle(process, run_id)
+        processes = [process if process.alive else await world.process() for process in processes]
+        await settle(processes[0], run_id)
         await world.clock.sleep(10)
     await check_ended_run(world, plan, run_id)
     records = await world.log.read(run_id)
@@ -87,7 +85,7 @@ async def signal(process: Process, run_id: str, kind: str, payload: dict[str, ob
     try:
         task.result()
     except rw.RunwrightError as error:
-        assert error.code in ("STORE_UNAVAILABLE", "STALE_FENCE", "RUN_OWNED"), error
+        assert error.code in ("STORE_UNAVAILABLE", "STALE_FENCE", "RUN_OWNED", "LEASE_LOST"), error
 
 
 async def settle(process: Process, run_id: str) -> None:

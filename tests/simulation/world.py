@@ -76,6 +76,17 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
+    async def renew_lease(self, lease: Any) -> Any:
+        """Now and then a process is cut off from the store, for longer than its lease."""
+        if self._world.dice.random() < self._world.faults * 0.2:
+            self._process.cut_off_until = self._world.clock.monotonic() + self._world.dice.uniform(1, 15)
+        self._reach()
+        return await self._log.renew_lease(lease)
+
+    def _reach(self) -> None:
+        if self._world.clock.monotonic() < self._process.cut_off_until:
+            raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Cut off.", outcome="withdrawn")
+
     async def append(self, events: Any, **conditions: Any) -> Any:
         return await self._faulty(lambda: self._log.append(events, **conditions))
 
@@ -85,6 +96,7 @@ class Handle:
     async def _faulty(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         dice = self._world.dice
         await asyncio.sleep(dice.choice((0, 0, 0.001, 0.01)))
+        self._reach()
         roll = dice.random()
         faults = self._world.faults
         if roll < faults * 0.25:
@@ -179,6 +191,7 @@ class Process:
         )
         self.operations = Operations(handle, self.engine, Actor("operator", "Admin"))
         self.alive = True
+        self.cut_off_until = 0.0
 
     async def open(self) -> Process:
         await self.engine.open()
@@ -196,10 +209,10 @@ class Process:
 
 
 class World:
-    def __init__(self, seed: int, *, faults: float = 0.1, failures: float = 0.2, room: int = 4) -> None:
+    def __init__(self, seed: int, *, failures: float = 0.2, room: int = 4) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
-        self.faults = faults
+        self.faults = self.dice.choice((0.03, 0.1, 0.3))
         self.failures = failures
         self.room = room
         self.park_after = self.dice.choice((0.0, 0.2, 2.0))

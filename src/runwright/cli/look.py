@@ -11,14 +11,16 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
+from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.timestamps import from_micros, is_utc, to_micros
-from runwright.contract.transitions import RunStatus
+from runwright.contract.transitions import ENDED, RunStatus
 from runwright.log.base import RunLog
 from runwright.log.model import RunFilter, RunRow
 
 from .render import between, clock_time, duration, heading, is_terminal, plain, plural, status, table
 from .session import DONE, Session, command
+from .story import plan_of_run
 
 _SPAN = re.compile(r"(\d{1,9})\s*(s|m|min|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -99,17 +101,18 @@ async def show_command(session: Session, run: str, at: str | None) -> int:
         elif at is not None:
             point = from_micros(moment(at, log.clock.now()))
         snapshot = await log.snapshot(row.identity.run_id, at=point)
+        plan = None if session.as_json else await plan_of_run(log, row.identity.run_id)
         alerts = await log.alerts(row.identity.run_id)
     if session.as_json:
         session.print_json(snapshot.to_json())
         return DONE
-    _show_run(snapshot, row.last_seq)
+    _show_run(snapshot, row.last_seq, plan)
     for alert in alerts:
         click.echo(f"{click.style(f'{alert.severity} {alert.code}', fg='red', bold=True)} {plain(alert.detail)}")
     return DONE
 
 
-def _show_run(snapshot: RunSnapshot, last_seq: int) -> None:
+def _show_run(snapshot: RunSnapshot, last_seq: int, plan: ExecutionPlan | None) -> None:
     at = "" if snapshot.last_event_seq == last_seq else f"  (as of event {snapshot.last_event_seq} of {last_seq})"
     words = status(snapshot.status) + (f" {snapshot.substatus}" if snapshot.substatus else "")
     click.echo(f"{heading(plain(snapshot.run_id))}  {words}{at}")
@@ -132,8 +135,12 @@ def _show_run(snapshot: RunSnapshot, last_seq: int) -> None:
         click.echo(plain(f"cause: {cause.code or 'unknown'}{where} {cause.message or ''}".rstrip()))
     if snapshot.inconsistent:
         click.echo(status("INCONSISTENT") + " this log holds events that could not have happened; they changed nothing")
-    if snapshot.steps:
-        table(("STEP", "STATUS", "ATTEMPT", "STARTED", "TOOK", ""), [_step_row(step) for step in snapshot.steps])
+    rows = [_step_row(step) for step in snapshot.steps]
+    named = {step.step_id for step in snapshot.steps}  # the fold knows those that an event names; the plan knows all
+    if plan is not None and snapshot.status not in ENDED:
+        rows += [(step.step_id, "PENDING", "", "", "", "") for step in plan.steps if step.step_id not in named]
+    if rows:
+        table(("STEP", "STATUS", "ATTEMPT", "STARTED", "TOOK", ""), rows)
 
 
 def _step_row(step: StepSnapshot) -> tuple[str, ...]:
@@ -144,6 +151,8 @@ def _step_row(step: StepSnapshot) -> tuple[str, ...]:
         note = step.reason_code
     if step.retry_scheduled:
         note = f"will be tried again: {note}"
+    if step.iterations is not None:
+        note = f"{step.iterations.done:,}/{step.iterations.total:,} {note}".rstrip()
     took = between(step.started_at, step.completed_at)
     return (step.step_id, str(step.status), str(step.logical_attempt_id), clock_time(step.started_at), took, note)
 

@@ -11,6 +11,19 @@ import click
 from runwright import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("start", "Write a starter plan and runwright.toml into this folder."),
+    "run": ("run", "Run a plan and show how it goes."),
+    "watch": ("watch", "Watch a run until it ends."),
+    "logs": ("logs", "Show what a run's steps wrote."),
+    "pause": ("steer", "Start nothing new in a run; what runs may end."),
+    "resume": ("steer", "Go on with a paused run."),
+    "cancel": ("steer", "Stop a run for good."),
+    "retry": ("steer", "Try a failed step again."),
+    "skip": ("steer", "Do without a step."),
+    "signal": ("steer", "Send a run any signal."),
+    "rerun": ("rerun", "Make a new run from one that has ended."),
+    "recover": ("rerun", "Take over runs whose process died, and drive them to their end."),
+    "plan": ("plan", "Look at a plan without running it: validate, show, hash, graph."),
     "append": ("append", "Append events: JSON lines in, one receipt or refusal a line out."),
     "list": ("look", "List runs, newest first."),
     "show": ("look", "Show a run as it is, or as it was at an event or a time."),
@@ -54,7 +67,7 @@ def cli() -> None:
 
 def main() -> None:
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except click.ClickException as error:
         error.show()
         status = 2

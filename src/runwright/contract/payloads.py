@@ -63,6 +63,7 @@ class RunStarted(Payload, frozen=True):
     validation_report: JsonObject | None = None
     degraded: bool | None = None
     on_failure: str | None = None
+    source: str | None = None
 
 
 class StepStarted(Payload, frozen=True):

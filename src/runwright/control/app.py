@@ -227,3 +227,13 @@ class AsyncApp:
     async def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> AsyncRun:
         made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
         return AsyncRun(self._host, await asyncio.wrap_future(made))
+
+
+def open(store: str | None = None, *, recover: bool = False) -> App:  # noqa: A001 - `rw.open()` reads best
+    """The engine on a store, for programs that wait. With `recover` it also takes over runs whose process died."""
+    return App(store, recover=recover)
+
+
+def open_async(store: str | None = None, *, recover: bool = False) -> AsyncApp:
+    """The engine on a store, for programs on an event loop."""
+    return AsyncApp(store, recover=recover)

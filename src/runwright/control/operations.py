@@ -23,10 +23,11 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.log.base import RunLog
 from runwright.log.open import new_event
-from runwright.plans.load import load_plan_file, plan_from_dict
+from runwright.plans.load import plan_from_dict
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
+from .planfile import read_plan_file, source_of
 from .rerun import Fork, carried_steps
 from .signals import (
     Actor,
@@ -67,7 +68,7 @@ class Operations:
             return plan
         if isinstance(plan, dict):
             return plan_from_dict(plan, self.engine.tools).plan
-        return load_plan_file(Path(plan), self.engine.tools).plan
+        return read_plan_file(Path(plan), self.engine.tools).plan
 
     async def start(
         self,
@@ -114,6 +115,7 @@ class Operations:
             validation_report=report,
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
+            source=source_of(plan) if fork is None else fork.source,
         )
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)
@@ -331,7 +333,9 @@ class Operations:
         state = await fold_run(self.log, run_id, None)
         assert state.workings is not None
         carried = {} if force else carried_steps(net, state, from_step)
-        fork = Fork(run_id, row.last_seq, carried)
+        started = await self.log.find_event(run_id, "RunStarted")
+        source = None if started is None or started.payload is None else started.payload.get("source")
+        fork = Fork(run_id, row.last_seq, carried, source)
         params = state.workings.params
         return await self.start(
             net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork

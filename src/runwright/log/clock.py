@@ -7,12 +7,16 @@ import os
 import time
 
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        """Goes on while the machine sleeps: a lease does not."""
+        return time.clock_gettime(_STEADY)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -25,15 +29,16 @@ class SystemClock:
 class SystemIds:
     """UUIDs v4. Randomness is drawn for many at once: a call to the kernel for each would cost more than the rest."""
 
-    def __init__(self) -> None:
-        self._drawn: list[str] = []
-
     def event_id(self) -> str:
         while True:
             try:
-                return self._drawn.pop()
+                return _drawn.pop()
             except IndexError:
-                self._drawn.extend(_draw(256))
+                _drawn.extend(_draw(256))
+
+
+_drawn: list[str] = []
+os.register_at_fork(after_in_child=_drawn.clear)  # or parent and child would hand out the same ids
 
 
 def _draw(count: int) -> list[str]:

@@ -242,12 +242,20 @@ class RunDriver:
                 await self.engine.clock.sleep(waited)
                 waited = min(waited * 2, 1.0)
         self.exists = True
+        if any(receipt.idempotent for receipt in receipts):
+            await self._check_ownership()  # a duplicate is acknowledged to anybody, also to one who was replaced
+        self.engine.check_lease()
         foreign = self.registry.settled(events, receipts)
         if foreign and not unknown:
             types = ", ".join(sorted({event.event_type for event in foreign}))
             logger.warning("Run %s: %s was in the log already; the first stays", self.run.run_id, types)
         self.seq = max(self.seq, receipts[-1].run_seq)
         self.decider.state.summary.last_event_seq = self.seq
+
+    async def _check_ownership(self) -> None:
+        row = await self.engine.log.find_run(self.run.run_id)
+        if row.status not in ENDED and (row.owner, row.epoch) != (self.fence.owner, self.fence.epoch):
+            raise RunwrightError(ErrorCode.STALE_FENCE, "Another process drives the run now.")
 
     async def _catch_up(self) -> None:
         """Fold the log anew: somebody else has written into the run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from runwright.contract import payloads
@@ -22,6 +23,7 @@ from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.store import ResultStore
 from runwright.tools.base import Tool
+from runwright.tools.python import make_importable
 
 from .driver import RunDriver
 from .lease import DEFAULT_TTL, LeaseKeeper, ends_with_loop
@@ -258,6 +260,9 @@ class Engine:
 
     async def plan_of(self, run_id: str) -> str:
         started = await self.log.find_event(run_id, "RunStarted")
+        source = None if started is None or started.payload is None else started.payload.get("source")
+        if isinstance(source, str):
+            make_importable(str(Path(source).parent))  # where the run's own process found its modules
         reference = None if started is None or started.payload is None else started.payload.get("planRef")
         if not isinstance(reference, dict) or not isinstance(reference.get("sha256"), str):  # pyright: ignore[reportUnknownMemberType]
             raise RunwrightError(

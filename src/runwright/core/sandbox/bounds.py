@@ -21,6 +21,7 @@ LONGEST_RANGE = 100_000
 WIDEST_NUMBER = 4096  # bits of a whole number that an expression makes
 
 List = list[Any]
+_SMALL = frozenset({int, float, bool})
 _WORK = 4 * 2**20  # what one evaluation may spend: one for a character
 _ITEM = 4  # and this for an item of a list
 
@@ -65,21 +66,23 @@ def weight(value: Any) -> int:
 
     A list can hold the same list a thousand times over: it is small in memory and large everywhere else.
     """
-    total = 0
+    total = len(value) if isinstance(value, str) else 0
     rest = [value]
     while rest:
         value = rest.pop()
-        if isinstance(value, str):
-            total += len(value)
-        elif is_mapping(value):
+        if is_mapping(value):
             total += 2 * _ITEM * len(value)
-            if total <= _WORK:
-                rest.extend(value.keys())
-                rest.extend(value.values())
+            parts = [*value.keys(), *value.values()] if total <= _WORK else ()
         elif is_list(value):
             total += _ITEM * len(value)
-            if total <= _WORK:
-                rest.extend(value)
+            parts = value if total <= _WORK else ()
+        else:
+            continue
+        for part in parts:
+            if type(part) is str:
+                total += len(part)
+            elif part is not None and type(part) not in _SMALL:
+                rest.append(part)
         if total > _WORK:
             raise Fault("it makes or visits too much data; leave that to a step")
     return total

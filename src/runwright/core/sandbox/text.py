@@ -15,14 +15,15 @@ def split(text: str) -> list[tuple[bool, str]]:
     if OPEN in text and len(text) > LONGEST_TEXT:
         raise Fault(f"a text with expressions may have {LONGEST_TEXT:,} characters at most")
     parts: list[tuple[bool, str]] = []
-    start = 0
+    start = expressions = 0
     while (opening := text.find(OPEN, start)) >= 0:
         if opening > start:
             parts.append((False, text[start:opening]))
         end = _end(text, opening + 2)
         parts.append((True, text[opening + 2 : end]))
         start = end + 2
-        if len(parts) > 2 * MOST_EXPRESSIONS:
+        expressions += 1
+        if expressions > MOST_EXPRESSIONS:
             raise Fault(f"a text may have {MOST_EXPRESSIONS} expressions at most")
     if start < len(text) or not parts:
         parts.append((False, text[start:]))

@@ -1,6 +1,6 @@
 """A guided look at the log: append a recorded run, show it, scrub it, verify it, then tamper with it.
 
-Run it with `make demo`. Everything it makes is in .runwright/demo.
+Run it with `.venv/bin/python examples/audit.py`. Everything it makes is in .runwright/audit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 HERE = Path(__file__).parent  # given as it was called, so that the commands printed can be copied
-FOLDER = Path(".runwright/demo")
+FOLDER = Path(".runwright/audit")
 STORE, COPY = FOLDER / "runs.db", FOLDER / "tampered.db"
 RUNWRIGHT = ".venv/bin/runwright"
 

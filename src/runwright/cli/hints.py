@@ -1,0 +1,57 @@
+"""What to type next: whole commands, ready to be copied."""
+
+from __future__ import annotations
+
+import shlex
+
+from .render import plain
+from .session import Session
+
+
+class Commands:
+    """Commands about one run. The store is named where it was named to us."""
+
+    def __init__(self, session: Session, run_id: str) -> None:
+        self._run = _word(run_id)
+        named = session.store != Session(None, as_json=False).store
+        self._store = f" --store {_word(session.store)}" if named else ""
+
+    def _command(self, *words: str) -> str:
+        return f"runwright {' '.join(words)}{self._store}"
+
+    @property
+    def resume(self) -> str:
+        return self._command("resume", self._run)
+
+    @property
+    def cancel(self) -> str:
+        return self._command("cancel", self._run)
+
+    @property
+    def rerun(self) -> str:
+        return self._command("rerun", self._run)
+
+    @property
+    def watch(self) -> str:
+        return self._command("watch", self._run)
+
+    @property
+    def recover(self) -> str:
+        return self._command("recover")
+
+    @property
+    def go_on(self) -> str:
+        return self._command("run", "--run-id", self._run)
+
+    def retry(self, step_id: str) -> str:
+        return self._command("retry", self._run, _word(step_id))
+
+    def skip(self, step_id: str) -> str:
+        return self._command("skip", self._run, _word(step_id))
+
+    def logs(self, step_id: str) -> str:
+        return self._command("logs", self._run, _word(step_id))
+
+
+def _word(text: str) -> str:
+    return shlex.quote(plain(text))

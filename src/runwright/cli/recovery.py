@@ -1,0 +1,77 @@
+"""Driving what others left, many runs at once, told in plain lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import click
+
+from runwright.contract.transitions import ENDED, RunStatus
+from runwright.control.operations import Operations
+
+from .outlet import Pipe
+from .render import plain
+from .session import Session
+from .words import Narrator
+
+POLL = 0.1
+LOOK_FOR_MORE = 1.0
+
+
+class Recovery:
+    def __init__(self, session: Session, operations: Operations) -> None:
+        self._session = session
+        self._operations = operations
+        self._log = operations.log
+        self._pipe = Pipe()
+        self._open: set[str] = set()
+        self._cursor = ""
+        self._narrator = Narrator(None)
+        self.ended: dict[str, RunStatus] = {}
+        self.notices: deque[str] = deque(maxlen=100)
+
+    async def to_the_end(self) -> None:
+        """Until nothing is left that nobody drives, and all that we took up has ended."""
+        self._cursor = await self._log.end_cursor()
+        looked = float("-inf")
+        while True:
+            now = self._log.clock.monotonic()
+            if now - looked >= LOOK_FOR_MORE:
+                looked = now
+                await self._take_over()
+            await self._tell()
+            if not self._open:
+                return
+            await asyncio.sleep(POLL)
+
+    async def _take_over(self) -> None:
+        while taken := await self._operations.engine.take_over_once():
+            for run_id in taken:
+                row = await self._log.find_run(run_id)
+                self._open.add(run_id)
+                await self._say(f"Run {run_id} of plan {row.identity.plan_id} goes on: it is {row.status}.")
+
+    async def _tell(self) -> None:
+        while self.notices:
+            await self._pipe.write(click.style(plain(f"! {self.notices.popleft()}"), fg="yellow"), err=True)
+        while True:
+            page = await self._log.read_all(self._cursor)
+            self._cursor = page.cursor
+            if not page.records:
+                break
+            records = [record for record in page.records if record.run_id in self._open]
+            if records and not self._session.as_json:
+                several = len(self._open) + len(self.ended) > 1
+                named = (f"{r.run_id}  " if several and r.step_id else "" for r in records)
+                lines = [plain(name) + self._narrator.line(r) for name, r in zip(named, records, strict=True)]
+                await self._pipe.write("\n".join(lines))
+        for run_id in list(self._open):
+            row = await self._log.find_run(run_id)
+            if row.status in ENDED:
+                self._open.discard(run_id)
+                self.ended[run_id] = row.status
+
+    async def _say(self, text: str) -> None:
+        if not self._session.as_json:
+            await self._pipe.write(plain(text))

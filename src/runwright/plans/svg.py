@@ -1,0 +1,126 @@
+"""A plan's steps as an SVG picture that stands by itself: no scripts, no fonts, light and dark."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from runwright.contract.plan import ExecutionPlan, Step
+
+from .layers import Drawing, arrows_of, lay_out
+
+_HEIGHT = 46.0  # of a box
+_BETWEEN = 42.0  # layers
+_GAP = 26.0  # boxes
+_MARGIN = 24.0
+_LONGEST = 32  # characters of an id that are shown
+
+_STYLE = """
+  .rw-graph { font-family: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; background: #ffffff; }
+  .rw-graph .box { fill: #f8fafc; stroke: #cbd5e1; stroke-width: 1.2; }
+  .rw-graph .id { font-size: 13px; font-weight: 600; fill: #0f172a; }
+  .rw-graph .kind { font-size: 10.5px; fill: #64748b; }
+  .rw-graph .arrow { fill: none; stroke: #94a3b8; stroke-width: 1.5; }
+  .rw-graph .head { fill: #94a3b8; }
+  @media (prefers-color-scheme: dark) {
+    .rw-graph { background: #0b1220; }
+    .rw-graph .box { fill: #172033; stroke: #334155; }
+    .rw-graph .id { fill: #e2e8f0; }
+    .rw-graph .kind { fill: #94a3b8; }
+    .rw-graph .arrow { stroke: #64748b; }
+    .rw-graph .head { fill: #64748b; }
+  }
+"""
+_HEAD = (
+    '<svg class="rw-graph" xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+    'viewBox="{left:.1f} 0 {width:.1f} {height:.1f}" role="img" aria-labelledby="rw-graph-title rw-graph-desc">'
+)
+_DEFS = (
+    '<defs><marker id="rw-graph-head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5.5" markerHeight="5.5" '
+    'orient="auto-start-reverse"><path class="head" d="M0,0 L8,4 L0,8 z"/></marker></defs>'
+)
+_COLOURS = ("#2563eb", "#059669", "#d97706", "#7c3aed", "#db2777", "#0891b2", "#65a30d", "#dc2626")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def graph_svg(plan: ExecutionPlan) -> str:
+    widths = [_box_width(step) for step in plan.steps]
+    drawing = lay_out(arrows_of(plan), widths, _GAP)
+    left = min(spot.x - spot.width / 2 for spot in drawing.spots) - _MARGIN
+    width = max(spot.x + spot.width / 2 for spot in drawing.spots) + _MARGIN - left
+    height = len(drawing.layers) * (_HEIGHT + _BETWEEN) - _BETWEEN + 2 * _MARGIN
+    kinds = sorted({step.kind for step in plan.steps})
+    colours = {kind: _COLOURS[place % len(_COLOURS)] for place, kind in enumerate(kinds)}
+    parts = [
+        _HEAD.format(left=left, width=width, height=height),
+        f'<title id="rw-graph-title">{_text(plan.plan_id)}</title>',
+        f'<desc id="rw-graph-desc">{_text(_description(plan))}</desc>',
+        f"<style>{_STYLE}</style>",
+        _DEFS,
+        *(
+            f'<path class="arrow" marker-end="url(#rw-graph-head)" d="{_way(drawing, arrow)}"/>'
+            for arrow in drawing.arrows
+        ),
+        *(_box(step, drawing, number, colours[step.kind]) for number, step in enumerate(plan.steps)),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _description(plan: ExecutionPlan) -> str:
+    count = len(plan.steps)
+    return f"The {count} {'step' if count == 1 else 'steps'} of the plan {plan.plan_id}, each below those it follows."
+
+
+def _notes(step: Step) -> str:
+    notes = [step.kind]
+    if step.foreach is not None:
+        notes.append("for each")
+    if step.when is not None:
+        notes.append("when")
+    return " · ".join(notes)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _box_width(step: Step) -> float:
+    return max(96.0, 7.9 * len(_shown(step.step_id)) + 34, 6.0 * len(_shown(_notes(step))) + 34)
+
+
+def _top(layer: int) -> float:
+    return _MARGIN + layer * (_HEIGHT + _BETWEEN)
+
+
+def _way(drawing: Drawing, arrow: list[int]) -> str:
+    """An arrow as curves that leave and arrive upright, straight through the layers in which it only passes."""
+    first = drawing.spots[arrow[0]]
+    x, y = first.x, _top(first.layer) + _HEIGHT
+    path = f"M{x:.1f},{y:.1f}"
+    for number in arrow[1:]:
+        spot = drawing.spots[number]
+        end = _top(spot.layer) - (2 if number == arrow[-1] else 0)
+        bend = (end - y) * 0.5
+        path += f" C{x:.1f},{y + bend:.1f} {spot.x:.1f},{end - bend:.1f} {spot.x:.1f},{end:.1f}"
+        x, y = spot.x, end
+        if number != arrow[-1]:
+            y += _HEIGHT
+            path += f" V{y:.1f}"
+    return path
+
+
+def _box(step: Step, drawing: Drawing, number: int, colour: str) -> str:
+    spot = drawing.spots[number]
+    left, top = spot.x - spot.width / 2, _top(spot.layer)
+    return (
+        f"<g><title>{_text(f'{step.step_id}: {_notes(step)}')}</title>"
+        f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" height="{_HEIGHT}" rx="8"/>'
+        f'<rect x="{left + 8:.1f}" y="{top + 11:.1f}" width="4" height="{_HEIGHT - 22}" rx="2" fill="{colour}"/>'
+        f'<text class="id" x="{left + 22:.1f}" y="{top + 20:.1f}">{_text(_shown(step.step_id))}</text>'
+        f'<text class="kind" x="{left + 22:.1f}" y="{top + 35:.1f}">{_text(_shown(_notes(step)))}</text></g>'
+    )
+
+
+def _text(text: str) -> str:
+    return escape(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text))

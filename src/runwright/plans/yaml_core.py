@@ -1,0 +1,54 @@
+"""YAML 1.2, core schema: what the plain scalars of a document mean. No dates; `yes`, `no` and `on` are text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import yaml
+
+CORE = "tag:yaml.org,2002:"
+_INT = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
+_FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+INT = re.compile(_INT)
+FLOAT = re.compile(_FLOAT)
+WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_NUMBER_STARTS = frozenset("+-.0123456789")
+
+
+def plain(text: str) -> Any:
+    """What a scalar without quotes stands for."""
+    if text[:1] in _NUMBER_STARTS and text:
+        if INT.fullmatch(text):
+            return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+        return as_float(text) if FLOAT.fullmatch(text) else text
+    return WORDS.get(text, text)
+
+
+def as_float(text: str) -> float:
+    lower = text.lower()
+    return math.nan if lower == ".nan" else float(lower.replace(".inf", "inf"))
+
+
+def tagged(tag: str, text: str) -> Any:
+    """What a scalar with a tag stands for. KeyError: there is no such tag. ValueError: the text does not fit it."""
+    if tag in (CORE + "str", "!"):
+        return text
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "bool": (bool,), "null": (type(None),)}
+    wanted = kinds[tag.removeprefix(CORE)]
+    value = plain(text)
+    if type(value) not in wanted:
+        raise ValueError
+    return float(value) if wanted[0] is float else value
+
+
+def events(text: str) -> Iterator[yaml.Event]:
+    """The document as a flat series of events. Composing it into a tree would recurse in C, without any limit."""
+    loader: Any = yaml.CLoader if yaml.__with_libyaml__ else yaml.Loader
+    return cast("Iterator[yaml.Event]", yaml.parse(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]

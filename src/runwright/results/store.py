@@ -1,0 +1,99 @@
+"""Values too large for the log, each in a file that is named by its own hash."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+
+_URI = re.compile(r"result:sha256:([0-9a-f]{64})", re.ASCII)
+_numbers = itertools.count()
+
+
+class ResultStore:
+    """Keeps bytes by content. Every method may be called from any thread, and from several processes at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+
+    def put(self, body: bytes) -> dict[str, Any]:
+        """Keep this. Once it returns the bytes are durable; the same bytes are written only once."""
+        name = hashlib.sha256(body).hexdigest()
+        try:
+            self._keep(name, body)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise RunwrightError(
+                ErrorCode.STORE_FULL if full else ErrorCode.STORE_UNAVAILABLE,
+                f"A result of {len(body):,} bytes cannot be written to {self._folder}: {error.strerror}.",
+            ) from error
+        return {"uri": f"result:sha256:{name}", "sha256": name, "sizeBytes": len(body)}
+
+    def get(self, ref: Mapping[str, Any]) -> bytes:
+        """The bytes that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they were."""
+        match = _URI.fullmatch(str(ref.get("uri")))
+        if match is None:
+            raise _not_available(f"{ref.get('uri')!r} does not name a result")
+        path = self._path(match[1])
+        try:
+            body = path.read_bytes()
+        except FileNotFoundError:
+            raise _not_available(f"The result {match[1][:12]}… is not in {self._folder}") from None
+        except OSError as error:
+            raise _not_available(f"{path} cannot be read: {error.strerror}") from error
+        if hashlib.sha256(body).hexdigest() != match[1]:
+            raise _not_available(f"{path} is damaged: its content has changed since it was written")
+        return body
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+    def _keep(self, name: str, body: bytes) -> None:
+        path = self._path(name)
+        if not _holds(path, body):
+            self._write(path, body)
+        # Also where it was there before: whoever wrote it may not have got this far yet.
+        _sync_folder(path.parent)
+
+    def _write(self, path: Path, body: bytes) -> None:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self._folder)
+            _sync_folder(self._folder.parent)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}")
+        try:
+            with draft.open("xb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def _holds(path: Path, body: bytes) -> bool:
+    """Whether the file is there and whole. A damaged one is written anew."""
+    try:
+        return path.stat().st_size == len(body) and path.read_bytes() == body
+    except FileNotFoundError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _not_available(detail: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"{detail}. Run the step again to make it anew.")

@@ -1,0 +1,170 @@
+"""The process of an isolated step, from the inside: `python -m runwright.runtimes.isolated FD`.
+
+What to do comes in over a socket, and what became of it goes back the same way, one JSON message a line. Its
+standard output and error are the step's own.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from runwright.contract.refs import ErrorInfo
+from runwright.results.encoding import encode_result
+from runwright.tools.base import StepContext, StepError, enter_step
+
+from .executor_work import CANCELLED, Outcome, failure, is_awaitable
+
+
+class Order(msgspec.Struct):
+    """What the parent asks for."""
+
+    kind: str
+    inputs: msgspec.Raw
+    path: list[str]
+    run_id: str
+    step_id: str
+    attempt: int
+    engine_attempt: int
+    idempotency_token: str
+    restored: Any = None
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """What the child says: a checkpoint, or how it ended."""
+
+    what: Literal["checkpoint", "result", "error"]
+    body: msgspec.Raw
+    facts: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct):
+    """What became of a checkpoint."""
+
+    trouble: ErrorInfo | None = None
+
+
+class _Parent:
+    """The line to the parent."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)  # children of the step are not to hold it open
+        self._file = self._socket.makefile("rb")
+        self._turn = threading.Lock()  # the step may have threads
+
+    def order(self) -> Order:
+        return msgspec.json.decode(self._file.readline(), type=Order)
+
+    def save(self, state: Any) -> None:
+        body = encode_result(state)
+        with self._turn:
+            self.tell(Report("checkpoint", msgspec.Raw(body)))
+            answer = msgspec.json.decode(self._file.readline(), type=Answer)
+        if answer.trouble is not None:
+            error = answer.trouble
+            raise StepError(error.code or "", error.message or "", retryable=bool(error.retryable))
+
+    def tell(self, report: Report) -> None:
+        self._socket.sendall(msgspec.json.encode(report) + b"\n")
+
+
+class _Context(StepContext):
+    """Notices whether the step looks out for its cancellation. One that never does cannot stop by itself."""
+
+    listens = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "cancelled":
+            object.__setattr__(self, "listens", True)
+        return object.__getattribute__(self, name)
+
+
+def main(descriptor: int) -> None:
+    parent = _Parent(descriptor)
+    order = parent.order()
+    sys.path[:] = order.path
+    context = _Context(
+        run_id=order.run_id,
+        step_id=order.step_id,
+        attempt=order.attempt,
+        engine_attempt=order.engine_attempt,
+        idempotency_token=order.idempotency_token,
+        restored=order.restored,
+        write=_write,
+        save=parent.save,
+    )
+    context.listens = False
+    stop = _Stop(context)
+    signal.signal(signal.SIGTERM, stop)
+    enter_step(context)
+    outcome = _carry_out(order, context, stop)
+    sys.stdout.flush()
+    if outcome.result is not None:
+        parent.tell(Report("result", msgspec.Raw(outcome.result)))
+    else:
+        parent.tell(Report("error", msgspec.Raw(msgspec.json.encode(outcome.error)), outcome.facts))
+
+
+class _Stop:
+    """What SIGTERM does: set `cancelled`, and end a step that does not listen, so that its cleaning up still runs."""
+
+    def __init__(self, context: _Context) -> None:
+        self.asked = False
+        self.cancel: Callable[[], object] | None = None  # for a coroutine
+        self._context = context
+
+    def __call__(self, *_: object) -> None:
+        listens = self._context.listens
+        self.asked = True
+        self._context.cancelled.set()
+        if listens:
+            return
+        if self.cancel is None:
+            raise SystemExit("asked to stop")
+        self.cancel()
+
+
+def _carry_out(order: Order, context: _Context, stop: _Stop) -> Outcome:
+    from runwright.tools.registry import builtin_tools
+
+    try:
+        tool = builtin_tools()[order.kind]
+        value = tool.run(msgspec.json.decode(order.inputs, type=tool.inputs), context)
+        if is_awaitable(value):
+            value = _await(value, stop)
+        return Outcome(encode_result(value))
+    except BaseException as error:
+        if stop.asked and isinstance(error, SystemExit):
+            return CANCELLED
+        return failure(error, context)
+
+
+def _await(value: Any, stop: _Stop) -> Any:
+    import asyncio  # only here: it is a third of what starting this process takes
+
+    async def finish() -> Any:
+        task = asyncio.ensure_future(value)
+        stop.cancel = task.cancel
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        return await task
+
+    return asyncio.run(finish())
+
+
+def _write(stream: str, data: bytes) -> None:
+    file = sys.stderr if stream == "err" else sys.stdout
+    file.flush()
+    file.buffer.write(data)
+    file.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    main(int(sys.argv[1]))

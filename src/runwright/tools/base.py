@@ -1,0 +1,140 @@
+"""What a tool is: a kind of step. One file each; a tool knows nothing of runs, logs or plans."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.plan import Step
+
+
+class Lane(StrEnum):
+    """Where a tool's code runs."""
+
+    INLINE = "inline"  # at once, in the driver: for what takes no time
+    TIMER = "timer"  # nowhere: the driver completes the step when its time has come
+    TOOL_LOOP = "tool loop"  # a coroutine of ours, on a loop that no user code can block
+    STEP_LOOP = "step loop"  # a coroutine of the user's, on the loop for such
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class StepError(Exception):
+    """Raised by a step to say how it failed. Any other exception counts as retryable."""
+
+    def __init__(
+        self, code: str, message: str, *, retryable: bool = True, category: str = "user", **facts: Any
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+        self.category = category
+        self.facts = facts
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
+
+
+class StepContext:
+    """What a running step knows of itself, and what it can ask for. `rw.current_step()` gives it."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        step_id: str,
+        attempt: int,
+        engine_attempt: int,
+        idempotency_token: str,
+        restored: Any = None,
+        write: Callable[[str, bytes], None],
+        save: Callable[[Any], None],
+        end_output: Callable[[], None] = _nothing,
+    ) -> None:
+        self.run_id = run_id
+        self.step_id = step_id  # an iteration of a foreach step: `step[3]`
+        self.attempt = attempt
+        self.engine_attempt = engine_attempt
+        self.idempotency_token = idempotency_token  # the same again when the attempt is run anew after a crash
+        self.restored = restored  # what this step last handed to `checkpoint`, if it ran before
+        self.cancelled = threading.Event()  # set when the step should stop
+        self.grace = 5.0  # seconds between being asked to stop and being stopped by force
+        self.write = write  # (stream, bytes): output for the step's log
+        self.end_output = end_output  # called where the step ran, before anybody is told that it ended
+        self._save = save
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep a mark of progress. Once this returns it is durable, and `restored` if the step runs again."""
+        self._save(state)
+
+    def environment(self) -> dict[str, str]:
+        """What every process that belongs to the step is given."""
+        return {
+            "RUNWRIGHT_RUN_ID": self.run_id,
+            "RUNWRIGHT_STEP_ID": self.step_id,
+            "RUNWRIGHT_ATTEMPT": str(self.attempt),
+            "RUNWRIGHT_IDEMPOTENCY_TOKEN": self.idempotency_token,
+        }
+
+
+_current: ContextVar[StepContext | None] = ContextVar("runwright_step", default=None)
+
+
+def current_step() -> StepContext:
+    """The step that this code runs in."""
+    context = _current.get()
+    if context is None:
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "No step is running here. Call this from a step's own code.")
+    return context
+
+
+def running_step() -> StepContext | None:
+    """The step that this code runs in, if it runs in one."""
+    return _current.get()
+
+
+def enter_step(context: StepContext | None) -> None:
+    _current.set(context)
+
+
+def is_open(value: Any) -> bool:
+    """Whether an input is only known once the run is under way: it holds an expression, or names a secret."""
+    if isinstance(value, str):
+        return "{{" in value
+    return isinstance(value, dict) and set(value) == {"secret"}  # pyright: ignore[reportUnknownArgumentType]
+
+
+class Tool(Protocol):
+    """A kind of step. `inputs` is the type that its `with` must fit, before and after expressions are filled in."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def inputs(self) -> type[msgspec.Struct]: ...
+
+    @property
+    def main_input(self) -> str | None:
+        """The input that `<kind>: value` sets where the value is not a mapping."""
+        ...
+
+    def check(self, inputs: dict[str, Any], step: Step) -> str | None:
+        """What is wrong with these inputs beyond their types, as a sentence; asked before anything runs.
+        Values may still be expressions."""
+        ...
+
+    def lane(self, inputs: Any, step: Step) -> Lane:
+        """Where it runs, given its filled-in inputs."""
+        ...
+
+    def run(self, inputs: Any, context: StepContext) -> Any:
+        """Do it: a coroutine on a loop, a plain call elsewhere. What it gives back is the step's result."""
+        ...

@@ -1,0 +1,121 @@
+"""Starts work on a real executor and waits for what becomes of it, in the words of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from runwright.contract.plan import Step, StepClass
+from runwright.runtimes.executor import Execution, Executor, Outcome, Work
+from runwright.tools.base import StepContext
+from runwright.tools.registry import builtin_tools
+
+
+class Job:
+    """One step under way, its output, and how it ended."""
+
+    def __init__(self, desk: Desk, work: Work, output: list[tuple[str, bytes]]) -> None:
+        self.context = work.context
+        self._output = output
+        self.outcomes: list[Outcome] = []
+        self._over = asyncio.Event()
+        self.execution: Execution = desk.executor.start(work, self._done)
+
+    def _done(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        self._over.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    async def end(self) -> Outcome:
+        async with asyncio.timeout(30):
+            await self._over.wait()
+        assert len(self.outcomes) == 1
+        return self.outcomes[0]
+
+    async def result(self) -> Any:
+        outcome = await self.end()
+        assert outcome.error is None, (outcome.error, self.text("err"))
+        assert outcome.result is not None
+        return msgspec.json.decode(outcome.result)
+
+    async def error(self) -> tuple[str | None, str | None]:
+        outcome = await self.end()
+        assert outcome.result is None
+        assert outcome.error is not None
+        return outcome.error.code, outcome.error.message
+
+    def text(self, stream: str = "out") -> str:
+        return b"".join(data for name, data in self._output if name == stream).decode(errors="replace")
+
+    async def prints(self, text: str) -> None:
+        await until(lambda: text in self.text())
+
+
+class Desk:
+    """An executor, and short ways to hand it work."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def start(
+        self,
+        kind: str,
+        inputs: dict[str, Any],
+        step_class: StepClass = StepClass.LIGHT,
+        *,
+        tool: Any = None,
+        save: Callable[[Any], None] = lambda _: None,
+        write: Callable[[str, bytes], None] | None = None,
+        end_output: Callable[[], None] = lambda: None,
+        restored: Any = None,
+        step_id: str = "s",
+    ) -> Job:
+        tool = tool or builtin_tools()[kind]
+        output: list[tuple[str, bytes]] = []
+        context = StepContext(
+            run_id="run 1",
+            step_id=step_id,
+            attempt=1,
+            engine_attempt=1,
+            idempotency_token="token",
+            restored=restored,
+            write=write or (lambda stream, data: output.append((stream, data))),
+            save=save,
+            end_output=end_output,
+        )
+        step = Step(step_id=step_id, kind=kind, step_class=step_class)
+        return Job(self, Work(tool, msgspec.convert(inputs, tool.inputs), step, context), output)
+
+    def call(self, function: str, *args: Any, **options: Any) -> Job:
+        return self.start("python", {"call": f"executor_jobs:{function}", "args": list(args)}, **options)
+
+    def isolated(self, function: str, *args: Any, **options: Any) -> Job:
+        return self.call(function, *args, step_class=StepClass.ISOLATION, **options)
+
+    def shell(self, command: Any, **options: Any) -> Job:
+        return self.start("shell", {"command": command}, **options)
+
+
+@contextlib.asynccontextmanager
+async def desk(**options: Any) -> AsyncIterator[Desk]:
+    executor = Executor(asyncio.get_running_loop(), **options)
+    try:
+        yield Desk(executor)
+    finally:
+        executor.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it never came")
