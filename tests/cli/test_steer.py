@@ -65,7 +65,8 @@ def test_pause_resume_and_cancel_of_a_run_in_another_process(project: Project) -
     until(lambda: project.snapshot("r1").get("substatus") is None)
     assert project.lines_of("out.txt") == ["a", "b"]
     assert project("cancel", "@last") == "ACCEPTED CANCEL: the run has ended. The run is CANCELLED.\n"
-    assert driver.wait(20) == 1
+    assert b"  go on:  runwright resume r1\n" in driver.communicate(timeout=20)[0]
+    assert driver.returncode == 1
     project("resume", "r1", exits=2)
     assert project.stderr.startswith("RUN_TERMINAL")
     rejected = json.loads(project("resume", "r1", "--json", exits=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import logging
@@ -158,10 +159,8 @@ async def block_in_a_child_task(name: str) -> str:
 
 async def ignore_cancellation(name: str) -> str:
     while not gate(name).is_set():
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.01)
-        except asyncio.CancelledError:
-            pass
     return "when I like"
 
 

@@ -22,7 +22,7 @@ def random_plan(dice: random.Random) -> ExecutionPlan:
         kind = dice.choice(("noop", "noop", "noop", "wait"))
         inputs: dict[str, Any] = {"duration": dice.choice((0, 0.3, 5.0))} if kind == "wait" else {}
         foreach = None
-        if kind == "noop" and dice.random() < 0.25:
+        if dice.random() < 0.25:
             foreach = Foreach(list(range(dice.randint(0, 6))), "item", dice.choice((1, 2, 16)))
         steps.append(
             Step(

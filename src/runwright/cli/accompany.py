@@ -66,6 +66,7 @@ class Company:
         self._reporter = Reporter(log, step_logs, self._commands)
         self._is_watching = False
         self._fruitless, self._last_seq = 0, -1
+        self._left_for = 0
         self._outlet: Outlet = PlainLines(Pipe(), Narrator(None))
         self._live: Live | None = None  # the outlet, if it is a picture on a terminal
         self._failure: asyncio.Task[object] | None = None
@@ -74,7 +75,7 @@ class Company:
         """Until the end, or until we are told to leave. The exit code."""
         story = Story(self._run_id, await plan_of_run(self._log, self._run_id))
         outlet = self._outlet = self._choose(story)
-        watchful = None if self._operations is None else self._look_after
+        watchful = self._look_on if self._operations is None else self._look_after
         follower = Follower(self._log, story, outlet, self._reporter, after=after, watchful=watchful)
         try:
             with Interrupts() as interrupts, overheard(follower.notices):
@@ -154,6 +155,14 @@ class Company:
 
     # Once a second: is the run still driven?
 
+    async def _look_on(self) -> None:
+        """For one who only watches: say so if nobody drives the run."""
+        row = await self._log.find_run(self._run_id)
+        left = row.owner is None and row.status is RunStatus.RUNNING
+        self._left_for = self._left_for + 1 if left else 0
+        if self._left_for == 2:  # not just between two drivers
+            await self._outlet.say(f"Nobody drives this run now. Go on with: {self._commands.go_on}")
+
     async def _look_after(self) -> None:
         """Take the run up if nobody drives it. If a live process does, watch; take over should it die."""
         operations = self._operations
@@ -181,7 +190,7 @@ class Company:
         self._fruitless = self._fruitless + 1 if seq == self._last_seq else 0
         self._last_seq = seq
         if self._fruitless > FRUITLESS:
-            raise EngineStuck(self._run_id)
+            raise EngineGaveUp("it was taken up again and again, and nothing came of it")
 
     def _check_driver(self) -> None:
         """A driver that fails says so to whoever waits for the run's end."""
@@ -192,15 +201,11 @@ class Company:
         error = None if task.cancelled() else task.exception()
         lost = isinstance(error, RunwrightError) and error.code in (ErrorCode.RUN_OWNED, ErrorCode.STALE_FENCE)
         if error is not None and not lost:
-            raise error
+            raise EngineGaveUp(repr(error)) from error
 
 
-class EngineStuck(Exception):
-    """The engine gives a run up again and again."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        self.run_id = run_id
+class EngineGaveUp(Exception):
+    """The engine cannot go on with a run, for a reason that does not lie in the run."""
 
 
 def _where(owner: str | None) -> str:
@@ -212,7 +217,7 @@ async def drive(session: Session, operations: Operations, run_id: str, *, after:
     company = Company(session, operations.log, operations.engine.step_logs, run_id, operations)
     try:
         return await company.stay(after=after)
-    except EngineStuck:
-        word = click.style("The engine cannot go on with this run.", fg="red")
-        click.echo(f"{word} See: runwright alerts {plain(run_id)}", err=True)
+    except EngineGaveUp as error:
+        word = click.style("The engine cannot go on with this run", fg="red")
+        click.echo(f"{word}: {plain(str(error))}. See also: {Commands(session, run_id).alerts}", err=True)
         return UNREACHABLE

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import click
 
 from runwright.contract.errors import STORE_CODES, RunwrightError
+from runwright.contract.transitions import RunStatus
 from runwright.log.base import RunLog
 
 from .outlet import Outlet
@@ -48,6 +49,7 @@ class Follower:
         self._seq = 0
         self._reported: set[tuple[str, int]] = set()
         self._trouble_since: float | None = None
+        self._pauses = 0
         self.notices: deque[str] = deque(maxlen=100)
 
     async def to_the_end(self) -> None:
@@ -97,6 +99,10 @@ class Follower:
         """Whatever is to be said besides the events."""
         while self.notices:
             await self._outlet.say(click.style(plain(f"! {self.notices.popleft()}"), fg="yellow"))
+        pauses = self._story.state.summary.pauses
+        if self._story.status is RunStatus.PAUSED and pauses > self._pauses and not self._outlet.shows_what_to_do:
+            await self._outlet.say(self._reporter.of_pause())
+        self._pauses = pauses
         if self._story.waits_for_operator:
             for step_id in self._story.failed:
                 cell = self._story.cell(step_id)

@@ -36,6 +36,10 @@ class Commands:
         return self._command("watch", self._run)
 
     @property
+    def alerts(self) -> str:
+        return self._command("alerts", self._run)
+
+    @property
     def recover(self) -> str:
         return self._command("recover")
 

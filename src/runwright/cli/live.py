@@ -27,6 +27,7 @@ SETTLES = 1_000_000  # microseconds
 
 class Live:
     patience = FRAME
+    shows_what_to_do = True
 
     def __init__(self, story: Story, step_logs: StepLogs, commands: Commands, clock: Clock, idle_hint: str) -> None:
         self._story = story

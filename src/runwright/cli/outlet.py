@@ -26,6 +26,8 @@ NO_COLOUR = False if os.environ.get("NO_COLOR") else None
 class Outlet(Protocol):
     patience: float
     """Seconds after which it wants to be given a tick, news or not."""
+    shows_what_to_do: bool
+    """Whether it says by itself what to type when a run is paused."""
 
     async def take(self, records: Sequence[RunEventRecord]) -> None:
         """These events are new."""
@@ -68,6 +70,7 @@ class JsonLines:
     """One compact event record a line; everything else goes to standard error."""
 
     patience = 1.0
+    shows_what_to_do = False
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -87,6 +90,7 @@ class PlainLines:
     """One line of words an event."""
 
     patience = 1.0
+    shows_what_to_do = False
 
     def __init__(self, pipe: Pipe, narrator: Narrator) -> None:
         self._pipe = pipe

@@ -10,6 +10,7 @@ import click
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.operations import Operations
 
+from .hints import Commands
 from .outlet import Pipe
 from .render import plain
 from .session import Session
@@ -51,6 +52,8 @@ class Recovery:
                 row = await self._log.find_run(run_id)
                 self._open.add(run_id)
                 await self._say(f"Run {run_id} of plan {row.identity.plan_id} goes on: it is {row.status}.")
+                if row.status is RunStatus.PAUSED:
+                    await self._say(f"  resume it:  {Commands(self._session, run_id).resume}")
 
     async def _tell(self) -> None:
         while self.notices:
@@ -63,9 +66,7 @@ class Recovery:
             records = [record for record in page.records if record.run_id in self._open]
             if records and not self._session.as_json:
                 several = len(self._open) + len(self.ended) > 1
-                named = (f"{r.run_id}  " if several and r.step_id else "" for r in records)
-                lines = [plain(name) + self._narrator.line(r) for name, r in zip(named, records, strict=True)]
-                await self._pipe.write("\n".join(lines))
+                await self._pipe.write("\n".join(self._narrator.line(record, named=several) for record in records))
         for run_id in list(self._open):
             row = await self._log.find_run(run_id)
             if row.status in ENDED:

@@ -68,6 +68,9 @@ class Reporter:
         left_out = cell.attempt - len(lines)
         return [*([f"  ({plural(left_out, 'earlier attempt')})"] if left_out else []), *lines]
 
+    def of_pause(self) -> str:
+        return f"  go on:  {_bold(self._commands.resume)}"
+
     def _last_lines(self, run_id: str, entity: str, attempt: int | None) -> list[str]:
         lines = self._step_logs.read(run_id, entity, attempt=attempt)
         return [readable(line.text) for line in deque(lines, maxlen=LAST_LINES)]

@@ -12,7 +12,6 @@ from runwright.plans.starter import PLAN_FILE, starter_files
 from .render import heading
 from .session import DONE, Session, command
 
-
 _NEXT = (
     (f"runwright run {PLAN_FILE}", "run it, with live progress"),
     ("runwright show @last", "see how it went"),

@@ -135,7 +135,9 @@ async def _tell(session: Session, operations: Operations, run_id: str, decision:
         click.echo(f"{head}: run {plain(decision.new_run_id)} was made from this one.")
         click.echo(f"It is due; go on with: {Commands(session, decision.new_run_id).go_on}")
         return
-    if result is None:
+    if result is None and decision.signal_type == "CANCEL":
+        effect = "running steps are being stopped"
+    elif result is None:
         effect = "the process that drives the run has not acted on it yet"
     else:
         effect = _EFFECTS.get(result, result)

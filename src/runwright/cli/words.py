@@ -19,9 +19,12 @@ class Narrator:
     def __init__(self, plan: ExecutionPlan | None) -> None:
         steps = () if plan is None else plan.steps
         self._most = {step.step_id: step.retry.max_attempts for step in steps if step.retry.max_attempts > 1}
+        self._loops = {step.step_id for step in steps if step.foreach is not None}  # their iterations are retried
 
-    def line(self, record: RunEventRecord) -> str:
-        return plain(f"{clock_time(record.emitted_at)}  {self.sentence(record)}")
+    def line(self, record: RunEventRecord, *, named: bool = False) -> str:
+        """`named`: say also which run this is about."""
+        run = f"{record.run_id}  " if named else ""
+        return plain(f"{clock_time(record.emitted_at)}  {run}{self.sentence(record)}")
 
     def sentence(self, record: RunEventRecord) -> str:
         words = _WORDS.get(record.event_type)
@@ -40,6 +43,7 @@ class Narrator:
             return f"signal {record.step_id.removeprefix('signal/')}"
         attempt = record.logical_attempt_id
         most = self._most.get(record.step_id.partition("[")[0].partition("~")[0])
+        most = None if record.step_id in self._loops else most
         if record.event_type not in _WITH_ATTEMPT or (attempt == 1 and most is None):
             return f"step {record.step_id}"
         return f"step {record.step_id} (attempt {attempt}{'' if most is None else f' of {max(most, attempt)}'})"
@@ -101,7 +105,7 @@ def _retry(who: str, payload: Payload, record: RunEventRecord) -> str:
 
 
 def _delayed(who: str, payload: Payload, _record: RunEventRecord) -> str:
-    return f"{who} waits until {clock_time(payload.get('scheduledAt'))}{_because(payload)}"
+    return f"{who} waits until {clock_time(payload.get('scheduledAt'))}"
 
 
 def _loop_started(who: str, payload: Payload, _record: RunEventRecord) -> str:

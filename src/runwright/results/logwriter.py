@@ -33,7 +33,7 @@ class LogHome(Protocol):
 
 
 class LogWriter:
-    """The output of one attempt. Any thread may write. Most steps print nothing, so being made costs next to nothing."""
+    """The output of one attempt. Any thread may write. Most steps print nothing: until then it costs nothing."""
 
     __slots__ = (
         "_alone", "_attempt", "_busy", "_closed", "_entity", "_files", "_home", "_lines", "_lock", "_process",

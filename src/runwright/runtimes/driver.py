@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventWrite, RunIdentity
-from runwright.contract.paths import EntityPath
 from runwright.contract.plan import StepClass
 from runwright.contract.snapshot import Alert
-from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.draft import Draft, Violation
 from runwright.core.net import Net
@@ -60,6 +59,7 @@ class RunDriver:
         if exists:
             self.created.set_result(None)
         self._inbox: list[Fact] = []
+        self._under_way: list[Fact] = []  # being appended
         self._wake = asyncio.Event()
         self._wake.set()
         self._look_again = False  # others wrote into the run
@@ -101,9 +101,14 @@ class RunDriver:
                 logger.warning("Run %s is driven by another process now: %s", self.run.run_id, error.code)
             else:
                 raise
+        finally:
+            left = RunwrightError(ErrorCode.STALE_FENCE, "The run is not driven here any more.")
+            for fact in (*self._under_way, *self._inbox):
+                fact.give_up(left)
 
     async def apply_only(self) -> None:
         """Act on what was signalled, and carry nothing out."""
+        self.launcher.close()
         while True:
             self.decider.at(self.engine.clock.now())
             self.decider.decide(Room({}), stopped=True)
@@ -114,6 +119,7 @@ class RunDriver:
     async def _turn(self) -> bool:
         """One round: what happened, what follows, appended, carried out. True when there is nothing more to do."""
         facts, self._inbox = self._inbox, []
+        self._under_way = facts
         while True:
             if self._look_again:
                 self._look_again = False
@@ -132,7 +138,9 @@ class RunDriver:
             break
         for fact in facts:
             fact.durable()
-        self._after(drafts)
+        self._under_way = []
+        if not self.created.done():
+            self.created.set_result(None)
         if decider.missing:
             await self.launcher.fetch(decider.missing)
             self._wake.set()
@@ -148,10 +156,8 @@ class RunDriver:
         room = self.engine.executor.room
         return Room({step_class: room(step_class) for step_class in StepClass})
 
-    def _after(self, drafts: list[Draft]) -> None:
-        """Carry out what is durable now."""
-        if not self.created.done():
-            self.created.set_result(None)
+    def _carry_out(self, drafts: list[Draft]) -> None:
+        """They are durable: let the steps run."""
         for made in drafts:
             if made.event_type in ("StepStarted", "LoopIterationStarted"):
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
@@ -199,11 +205,10 @@ class RunDriver:
 
     async def _append(self, drafts: list[Draft], facts: list[Fact]) -> bool:
         """Append, in slices if there is much. False if the log had moved on, and all was folded anew."""
-        events = [self.registry.event(made) for made in drafts]
-        while events:
-            part, events = events[:SLICE], events[SLICE:]
+        while drafts:
+            part, drafts = drafts[:SLICE], drafts[SLICE:]
             try:
-                await self._offer(part)
+                await self._offer([self.registry.event(made) for made in part])
             except RunwrightError as error:
                 if error.code == ErrorCode.SEQ_CONFLICT:
                     await self._catch_up()
@@ -214,6 +219,7 @@ class RunDriver:
                         fact.give_up(error)
                     return False
                 raise
+            self._carry_out(part)
         return True
 
     async def _offer(self, events: list[RunEventWrite]) -> None:
@@ -258,10 +264,19 @@ class RunDriver:
             raise RunwrightError(ErrorCode.STALE_FENCE, "Another process drives the run now.")
 
     async def _catch_up(self) -> None:
-        """Fold the log anew: somebody else has written into the run."""
-        self.decider, self.seq = await restore(
-            self.engine.log, self.run, self.net, self.decider.engine_attempt, self.engine.drain_timeout, self.decider
-        )
+        """Fold the log anew: somebody else has written into the run. The store may have to come back first."""
+        engine = self.engine
+        while True:
+            engine.check_lease()
+            try:
+                self.decider, self.seq = await restore(
+                    engine.log, self.run, self.net, self.decider.engine_attempt, engine.drain_timeout, self.decider
+                )
+                return
+            except RunwrightError as error:
+                if error.code not in STORE_CODES_TO_WAIT_FOR:
+                    raise
+                await engine.clock.sleep(0.5)
 
     def _report(self, violation: Violation) -> None:
         """Nothing more is said about this entity by this process; the log stays as it is, and people are told."""
@@ -277,24 +292,6 @@ class RunDriver:
                 facts=violation.facts,
             )
         )
-
-    # What is under way, for a driver that takes over
-
-    def resume_work(self) -> None:
-        """Carry out again what was under way when the run was left."""
-        decider = self.decider
-        for step_id, cell in decider.state.steps.items():
-            if cell.status is not StepStatus.RUNNING or step_id not in self.net.index:
-                continue
-            loop = decider.work.loops.get(step_id)
-            if loop is None or self.net.nodes[self.net.index[step_id]].step.foreach is None:
-                if step_id not in decider.work.due_at:
-                    self.launcher.launch(step_id, cell.attempt)
-                continue
-            for index in loop.running:
-                path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
-                if path not in decider.work.due_at:
-                    self.launcher.launch(path, loop.attempts.get(index, 1))
 
     @property
     def status(self) -> RunStatus:

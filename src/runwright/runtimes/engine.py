@@ -12,7 +12,7 @@ from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert
-from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
 from runwright.core.state import RunState
@@ -27,7 +27,7 @@ from runwright.tools.python import make_importable
 
 from .driver import RunDriver
 from .lease import DEFAULT_TTL, LeaseKeeper, ends_with_loop
-from .restore import restore
+from .restore import restore, under_way
 from .timers import Timers
 from .work import Executing
 
@@ -35,6 +35,7 @@ logger = logging.getLogger("runwright.engine")
 
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
+RETRY_MICROS = 1_000_000
 
 
 class EngineSettings:
@@ -95,7 +96,8 @@ class Engine:
         self._errands: set[asyncio.Task[Any]] = set()
         self._signals_seen = ""
         self._closing = False
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # runs that are this process's business, and have not ended
+        self._arriving: dict[str, bool] = {}  # runs being read; True if a signal came in meanwhile
 
     def _sleeping(self, seconds: float) -> asyncio.Future[None]:
         return asyncio.ensure_future(self.clock.sleep(seconds))
@@ -120,13 +122,8 @@ class Engine:
         await self._end_tasks(list(self._tasks.values()))
         for driver in self._drivers.values():
             driver.launcher.abandon()
-        for run_id, wake_at in [*((run_id, self.clock.now()) for run_id in self._drivers), *self._parked.items()]:
-            try:
-                await self.log.release_run(run_id, self.keeper.fence, wake_at)
-            except RunwrightError as error:
-                logger.debug("run %s was not ours to release: %s", run_id, error.code)
         try:
-            await self.keeper.release()
+            await self.keeper.release()  # that frees the runs as well: nobody alive owns them
         except RunwrightError as error:
             logger.warning("The lease could not be released; it ends by itself: %s", error)
         await asyncio.gather(*self._errands, return_exceptions=True)
@@ -186,7 +183,14 @@ class Engine:
 
     def _unpark(self, run_id: str) -> None:
         del self._parked[run_id]
-        self._errand(self._take_up(run_id))
+        self._errand(self._take_up_parked(run_id))
+
+    async def _take_up_parked(self, run_id: str) -> None:
+        try:
+            await self._take_up(run_id)
+        except RunwrightError as error:
+            logger.warning("Run %s cannot be taken up yet: %s", run_id, error)
+            self.park(run_id, self.clock.now() + RETRY_MICROS)
 
     # Runs
 
@@ -237,26 +241,32 @@ class Engine:
     async def _take_up(self, run_id: str) -> bool:
         """Drive a run that is ours already."""
         row = await self.log.find_run(run_id)
-        if row.status in ENDED or run_id in self._drivers:
+        if row.status in ENDED:
             self._finished(run_id)
-            return row.status not in ENDED
-        plan_sha = await self.plan_of(run_id)
-        net = await self.plans.net(plan_sha)
-        decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
-        cut_short = any(cell.status is StepStatus.RUNNING for cell in decider.state.steps.values())
-        decider.engine_attempt = max(
-            1, decider.work.engine_attempt + (1 if cut_short and not self._knew(run_id) else 0)
-        )
+            return False
+        if run_id in self._drivers or run_id in self._arriving:
+            return True
+        self._arriving[run_id] = False
+        try:
+            return await self._restore_and_drive(row.identity)
+        finally:
+            del self._arriving[run_id]
+
+    async def _restore_and_drive(self, run: RunIdentity) -> bool:
+        run_id = run.run_id
+        net = await self.plans.net(await self.plan_of(run_id))
+        decider, seq = await restore(self.log, run, net, 1, self.drain_timeout)
+        cut_short = under_way(decider)
+        decider.engine_attempt = max(1, decider.work.engine_attempt + bool(cut_short))
         if run_id in self._drivers:  # while we read
             return True
         driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True)
-        driver.resume_work()
+        for path, attempt in cut_short:
+            driver.launcher.launch(path, attempt)
+        if self._arriving[run_id]:
+            driver.look_again()  # a signal came in while we read
         self._drive(driver)
         return True
-
-    def _knew(self, run_id: str) -> bool:
-        """Whether this very process drove the run before: waiting is not a restart."""
-        return run_id in self._known
 
     async def plan_of(self, run_id: str) -> str:
         started = await self.log.find_event(run_id, "RunStarted")
@@ -285,12 +295,29 @@ class Engine:
         self._drivers.pop(run_id, None)
         self._tasks.pop(run_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("The driver of run %s failed", run_id, exc_info=error)
-            driver.launcher.abandon()
-            self._fail_waiters(run_id, error)
-            return
-        if run_id not in self._parked:
+            self._broken(driver, error)
+        elif driver.status in ENDED:
             self._finished(run_id)
+        elif run_id not in self._parked and not driver.created.cancelled():
+            self._left(run_id)
+
+    def _broken(self, driver: RunDriver, error: BaseException) -> None:
+        """A fault of ours. The run is left as its log says, for a person to look at."""
+        run_id = driver.run.run_id
+        logger.error("The driver of run %s failed", run_id, exc_info=error)
+        detail = f"The engine failed on this run and left it: {type(error).__name__}: {error}"[:500]
+        self.alert(Alert(code="ENGINE_FAILED", severity="P1", detail=detail, run_id=run_id, subject=str(driver.seq)))
+        self._errand(self.log.release_run(run_id, driver.fence))
+        self._fail_waiters(run_id, error)
+        self._known.discard(run_id)
+
+    def _left(self, run_id: str) -> None:
+        """The run is not ours any more. If that is because our lease ended, it may be again with the next one."""
+        if self.keeper.is_good:
+            self._known.discard(run_id)
+        for future in self._ends.pop(run_id, []):
+            if not future.done():
+                future.set_result(None)  # whoever waits looks for themselves
 
     def _finished(self, run_id: str) -> None:
         self._known.discard(run_id)
@@ -350,11 +377,13 @@ class Engine:
             driver.look_again()
         elif run_id in self._parked:
             self._unpark(run_id)
+        elif run_id in self._arriving:
+            self._arriving[run_id] = True
 
     async def _watch_signals(self) -> None:
         while True:
             await self.clock.sleep(SIGNAL_POLL)
-            if not self._drivers and not self._parked:
+            if not self._known:
                 continue
             try:
                 run_ids, self._signals_seen = await self.log.signalled(self._signals_seen)
@@ -388,7 +417,7 @@ class Engine:
 
     async def _lease_lost(self) -> None:
         """Everything driven under the old lease is left; what nobody else has taken is taken up again."""
-        run_ids = [*self._drivers, *self._parked]
+        run_ids = list(self._known)
         for driver in self._drivers.values():
             driver.launcher.abandon()
         await self._end_tasks(list(self._tasks.values()))
@@ -399,4 +428,5 @@ class Engine:
                 await self.resume(run_id)
             except RunwrightError as error:
                 logger.warning("Run %s was left: %s", run_id, error.code)
-                self._fail_waiters(run_id, error)
+                self._known.discard(run_id)
+                self._left(run_id)

@@ -102,9 +102,11 @@ class CheckpointAsked:
         self.path = path
         self.attempt = attempt
         self.state = state
-        self._answer = answer
+        self._answer: Callable[[Exception | None], None] | None = answer
 
     def apply(self, decider: Decider) -> None:
+        if self._answer is None:
+            return  # given up
         place = parse_path(self.path)
         entity = self.path
         if place is not None and not place.indexes:
@@ -113,7 +115,13 @@ class CheckpointAsked:
         decider.say("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)}, "worker")
 
     def durable(self) -> None:
-        self._answer(None)
+        self._settle(None)
 
     def give_up(self, error: RunwrightError) -> None:
-        self._answer(error)
+        self._settle(error)
+
+    def _settle(self, error: Exception | None) -> None:
+        """Tell the step, which waits for it, once."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(error)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.paths import parse_path
+from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.refs import ErrorInfo
+from runwright.contract.transitions import StepStatus
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
@@ -65,8 +66,8 @@ class Launcher:
     def launch(self, path: str, attempt: int) -> None:
         place = parse_path(path)
         node = None if place is None else self._driver.net.node(place.step)
-        if place is None or node is None or (node.step.foreach is not None and not place.indexes):
-            return  # a foreach step does nothing itself
+        if place is None or node is None or self._abandoned or not self._is_open(node, place, attempt):
+            return
         try:
             more = self._loop_scope(node, place.indexes) if place.indexes else {}
             tool, inputs = self._prepare(node, more)
@@ -88,6 +89,19 @@ class Launcher:
         running.execution = self._engine.executor.start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    def _is_open(self, node: Node, place: EntityPath, attempt: int) -> bool:
+        """Whether this attempt is under way, and has something to do: a foreach step itself has not."""
+        decider = self._driver.decider
+        if place.indexes:
+            loop = decider.work.loops.get(place.step)
+            return loop is not None and loop.attempt == place.attempt and place.indexes[0] in loop.running
+        cell = decider.state.steps.get(place.step)
+        return (
+            node.step.foreach is None
+            and cell is not None
+            and (cell.attempt, cell.status) == (attempt, StepStatus.RUNNING)
+        )
 
     def _loop_scope(self, node: Node, indexes: tuple[int, ...]) -> dict[str, Any]:
         assert node.step.foreach is not None
@@ -187,6 +201,10 @@ class Launcher:
     def _stop_at_last(self, running: _Running) -> None:
         if self._running.get(running.path) is running and running.execution is not None:
             running.execution.cancel(STOP_GRACE)
+
+    def close(self) -> None:
+        """Launch nothing."""
+        self._abandoned = True
 
     def abandon(self) -> None:
         """The run is not ours any more: what still runs here must not count, and is stopped."""

@@ -41,9 +41,13 @@ class LeaseKeeper:
         self.lease = await self._log.acquire_lease(self._owner, self._ttl, this_process())
         self._good_until = asked + self._ttl * 0.9
 
+    @property
+    def is_good(self) -> bool:
+        return self._clock.monotonic() <= self._good_until
+
     def check(self) -> None:
         """STALE_FENCE once the lease may have ended: nothing must be driven on it any more."""
-        if self._clock.monotonic() > self._good_until:
+        if not self.is_good:
             raise RunwrightError(ErrorCode.STALE_FENCE, "The lease of this process has ended.")
 
     async def keep(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from runwright.contract.events import RunIdentity
+from runwright.contract.paths import EntityPath
+from runwright.contract.transitions import StepStatus
 from runwright.core.decide import Decider
 from runwright.core.evolve import evolve
 from runwright.core.net import Net
@@ -36,3 +38,20 @@ async def restore(
     if before is not None:
         decider.values.fetched = before.values.fetched
     return decider, state.summary.last_event_seq
+
+
+def under_way(decider: Decider) -> list[tuple[str, int]]:
+    """What was being worked on according to the log, with its attempt. Waits are not work."""
+    found: list[tuple[str, int]] = []
+    for step_id, cell in decider.state.steps.items():
+        node = decider.net.node(step_id)
+        if cell.status is not StepStatus.RUNNING or node is None:
+            continue
+        loop = decider.work.loops.get(step_id)
+        if node.step.foreach is None:
+            found.append((step_id, cell.attempt))
+        elif loop is not None:
+            for index in loop.running:
+                path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
+                found.append((path, loop.attempts.get(index, 1)))
+    return [(path, attempt) for path, attempt in found if path not in decider.work.due_at]
