@@ -115,6 +115,10 @@ def _ended(state: RunState, event: FoldableEvent) -> None:
     summary = state.summary
     summary.completed_at = event.emitted_at
     summary.reason = shortened(payload.reason)
+    if summary.retrying_steps:  # nothing will be tried again
+        summary.retrying_steps = 0
+        for cell in state.steps.values():
+            cell.retry = False
     if state.detailed:
         state.artifacts = tuple(payload.artifact_refs or ())
     if summary.status is not RunStatus.FAILED:

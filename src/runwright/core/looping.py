@@ -145,8 +145,7 @@ def _loop_error(loop: LoopWork) -> ErrorInfo:
     error = None if first is None else first.error
     place = "" if first is None else f"; the first is {first.index}"
     why = "" if error is None else f": {error.code} {error.message}"
-    times = "iteration" if loop.failed == 1 else "iterations"
-    message = f"{loop.failed} of {loop.total} {times} failed{place}{why}"
+    message = f"{loop.failed} of {loop.total} iterations failed{place}{why}"
     return ErrorInfo("ITERATIONS_FAILED", message, retryable=False, category="user")
 
 

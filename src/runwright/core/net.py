@@ -80,8 +80,8 @@ class Marking:
         size = len(net.nodes)
         self.remaining = [len(node.needs) + (node.follows is not None) for node in net.nodes]
         self.not_run = bytearray(size)  # an input was skipped by a condition
-        self._passed_on = bytearray(size)
-        self._followed = bytearray(size)
+        self._ended = bytearray(size)
+        self._followed = bytearray(size)  # the step after it, in order, need not wait for it any more
         self.open = size
         self.failed: dict[int, None] = {}  # for good, in the order in which they failed
         self._ready: dict[StepClass, list[int]] = {step_class: [] for step_class in StepClass}
@@ -90,34 +90,48 @@ class Marking:
                 self._ready[node.step.step_class].append(node.index)  # in order, so it is a heap already
 
     def ended(self, index: int) -> None:
-        """The node is done with, well or by a skip: its dependents have one input less to wait for."""
+        """The node is done with, well or by a skip."""
         self.failed.pop(index, None)
-        if self._passed_on[index]:
+        if self._ended[index]:
             return
-        self._passed_on[index] = 1
+        self._ended[index] = 1
         self.open -= 1
-        cell = self._state.steps[self._net.nodes[index].step.step_id]
-        not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
-        for target in self._net.nodes[index].needed_by:
-            self.not_run[target] |= not_run
-            self._one_less(target)
-        self._follow(index)
+        if not self.remaining[index]:
+            self._pass_on(index)
+
+    def _pass_on(self, index: int) -> None:
+        """The nodes after it have one input less to wait for. A step that an operator skipped before its turn has
+        come passes on only then: what comes after it must not overtake what comes before it."""
+        frontier = [index]
+        while frontier:
+            node = self._net.nodes[frontier.pop()]
+            cell = self._state.steps[node.step.step_id]
+            not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
+            targets = [] if node.followed_by is None or self._followed[node.index] else [node.followed_by]
+            self._followed[node.index] = 1
+            for target in node.needed_by:
+                self.not_run[target] |= not_run
+            for target in (*node.needed_by, *targets):
+                if self._one_less(target):
+                    frontier.append(target)
 
     def failed_for_good(self, index: int) -> None:
         self.failed[index] = None
-        if self._net.plan.on_failure is OnFailure.CONTINUE:
-            self._follow(index)
-
-    def _follow(self, index: int) -> None:
         target = self._net.nodes[index].followed_by
-        if target is not None and not self._followed[index]:
+        if self._net.plan.on_failure is OnFailure.CONTINUE and target is not None and not self._followed[index]:
             self._followed[index] = 1
-            self._one_less(target)
+            if self._one_less(target):
+                self._pass_on(target)
 
-    def _one_less(self, target: int) -> None:
+    def _one_less(self, target: int) -> bool:
+        """True if that was the last input of a node that has ended already."""
         self.remaining[target] -= 1
-        if not self.remaining[target]:
-            self.make_ready(target)
+        if self.remaining[target]:
+            return False
+        if self._ended[target]:
+            return True
+        self.make_ready(target)
+        return False
 
     def make_ready(self, index: int) -> None:
         heappush(self._ready[self._net.nodes[index].step.step_class], index)
@@ -140,7 +154,7 @@ class Marking:
         return any(self.is_pending(index) for heap in self._ready.values() for index in heap[:1])
 
     def is_pending(self, index: int) -> bool:
-        return not self._passed_on[index] and self.cell(index) is None
+        return not self._ended[index] and self.cell(index) is None
 
     def cell(self, index: int) -> StepCell | None:
         return self._state.steps.get(self._net.nodes[index].step.step_id)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -161,8 +160,10 @@ class RunDriver:
         for made in drafts:
             if made.event_type in ("StepStarted", "LoopIterationStarted"):
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
-            elif made.event_type in _ALERTS:
-                self.engine.alert(_ALERTS[made.event_type](self.run, self.decider))
+            elif made.event_type == "RunDrainTimedOut":
+                self.engine.alert(_drain_alert(self.run, self.decider))
+            elif made.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (made.raw_payload or b""):
+                self.engine.alert(_stop_alert(self.run, made))
 
     def _stop(self) -> None:
         stop = self.decider.stop
@@ -170,16 +171,6 @@ class RunDriver:
         if not self._stopping:
             self._stopping = True
             self.launcher.stop(by_force=stop.by_force)
-            if stop.by_force:
-                signal_id = next(iter(self.decider.work.signals), "")
-                alert = Alert(
-                    code="EMERGENCY_STOP",
-                    severity="P1",
-                    detail="The run was stopped by force.",
-                    run_id=self.run.run_id,
-                    subject=signal_id,
-                )
-                self.engine.alert(alert)
         if self.launcher.idle:
             self._wake.set()
 
@@ -309,4 +300,11 @@ def _drain_alert(run: RunIdentity, decider: Decider) -> Alert:
     )
 
 
-_ALERTS: dict[str, Callable[[RunIdentity, Decider], Alert]] = {"RunDrainTimedOut": _drain_alert}
+def _stop_alert(run: RunIdentity, processed: Draft) -> Alert:
+    return Alert(
+        code="EMERGENCY_STOP",
+        severity="P1",
+        detail="The run was stopped by force.",
+        run_id=run.run_id,
+        subject=processed.step_id or "",
+    )

@@ -48,6 +48,7 @@ class ChildProcess:
                 start_new_session=True,
             )
         self.pid = self._popen.pid
+        self._lost = False  # how it ended
         self._write = write
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
@@ -83,8 +84,8 @@ class ChildProcess:
         """Wait until the process itself has ended. It is not reaped, so that its number stays its own."""
         try:
             pidfd = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # not Linux, or an old one
-            while self._popen.poll() is None:  # noqa: ASYNC110 - nothing tells us
+        except (AttributeError, OSError):  # not Linux, or an old one; or somebody else reaped it
+            while not self._look():  # noqa: ASYNC110 - nothing tells us
                 await asyncio.sleep(_POLL)
             return
         ended = asyncio.Event()
@@ -119,16 +120,26 @@ class ChildProcess:
         return self._reap()
 
     def _reap(self) -> int:
-        if self._popen.returncode is not None:
-            return self._popen.returncode
-        try:
-            # It has ended, unless the kernel cannot kill it: then it is left behind, for nobody may wait here.
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            self._popen.returncode = os.waitstatus_to_exitcode(status) if found else -signal.SIGKILL
-        except ChildProcessError:  # somebody else in this process waited for any child
+        # It has ended, unless the kernel cannot kill it: then it is left behind, for nobody may wait here.
+        if not self._look():
             self._popen.returncode = -signal.SIGKILL
-            raise StepError("PROCESS_DIED", "The process ended, and how was lost: other code reaped it.") from None
+        if self._lost:
+            raise StepError("PROCESS_DIED", "The process ended, and how was lost: other code of ours reaped it.")
         return self._popen.returncode
+
+    def _look(self) -> bool:
+        """Whether it has ended. Not asked of Popen, which takes a status that somebody else has reaped for success."""
+        if self._popen.returncode is not None:
+            return True
+        try:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self._lost = True
+            self._popen.returncode = -signal.SIGKILL
+            return True
+        if found:
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
+        return bool(found)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
