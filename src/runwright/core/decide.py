@@ -7,9 +7,7 @@ log has moved on in the meantime folds anew and asks again. Its cost is what cha
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
-from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
@@ -17,7 +15,7 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.plan import Backoff, OnFailure, Retry
+from runwright.contract.plan import OnFailure, Retry
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
@@ -31,6 +29,7 @@ from .room import Room
 from .state import RunState, StepCell
 from .steering import Stop, steer
 from .values import Missing, Values
+from .waiting import Waits, delay, may_retry
 
 Payload = msgspec.Struct | dict[str, Any] | bytes | None
 
@@ -59,8 +58,7 @@ class Decider:
         self._now_text = ""
         self._drafts: list[Draft] = []
         self.blobs: dict[str, bytes] = {}  # values that must be put aside before the drafts are appended
-        self._retries: list[tuple[int, str]] = []
-        self._dues: list[tuple[int, str]] = []
+        self._waits = Waits(self.work)
         self._touched: dict[int, None] = {}
         self._take_stock()
 
@@ -72,10 +70,6 @@ class Decider:
             self._touched[index] = None
             if cell.status is StepStatus.RUNNING and step_id in self.work.loops:
                 self.loops[index] = None
-        for path, at in self.work.retry_at.items():
-            heappush(self._retries, (at, path))
-        for path, at in self.work.due_at.items():
-            heappush(self._dues, (at, path))
 
     # Drafting
 
@@ -98,9 +92,9 @@ class Decider:
         if index is not None:
             self._touched[index] = None
         if event_type == "StepRetryScheduled":
-            heappush(self._retries, (self.work.retry_at[path], path))
+            self._waits.add_retry(path)
         elif event_type == "StepDelayed":
-            heappush(self._dues, (self.work.due_at[path], path))
+            self._waits.add_due(path)
         elif event_type == "LoopIterationFailed":
             self.failed_iterations.append(made)
         return made
@@ -145,17 +139,8 @@ class Decider:
         return bool(self.marking.failed) and self.net.plan.on_failure is OnFailure.FAIL
 
     def next_due(self) -> int | None:
-        """When there will be something to do; None if nothing waits for a time. What is due already and was not
-        done waits for something else: for room, or for the run to be resumed."""
-        self._drop_overtaken()
-        heads = [heap[0][0] for heap in (self._dues, self._retries) if heap]
-        return min((at for at in heads if at > self.now), default=None)
-
-    def _drop_overtaken(self) -> None:
-        while self._dues and self.work.due_at.get(self._dues[0][1]) != self._dues[0][0]:
-            heappop(self._dues)
-        while self._retries and self.work.retry_at.get(self._retries[0][1]) != self._retries[0][0]:
-            heappop(self._retries)
+        """When there will be something to do; None if nothing waits for a time."""
+        return self._waits.next_after(self.now)
 
     def _settle(self) -> None:
         """Pass on how touched steps ended; schedule the retries that policy asks for."""
@@ -184,7 +169,7 @@ class Decider:
             self.marking.failed_for_good(index)
 
     def schedule_retry(self, path: str, attempt: int, policy: Retry) -> None:
-        due = self.now + int(_delay(policy, self.run.run_id, path, attempt) * 1e6)
+        due = self.now + int(delay(policy, self.run.run_id, path, attempt) * 1e6)
         self.say("StepRetryScheduled", path, attempt, payloads.StepRetryScheduled(from_micros(due), attempt + 1))
 
     def bring_forward(self, path: str, signal_id: str | None) -> None:
@@ -192,12 +177,11 @@ class Decider:
         self.work.retry_at[path] = self.now
         if signal_id is not None:
             self.work.retry_signal[path] = signal_id
-        heappush(self._retries, (self.now, path))
+        self._waits.add_retry(path)
 
     def _complete_waits(self) -> None:
-        self._drop_overtaken()
-        while self._dues and self._dues[0][0] <= self.now:
-            path = heappop(self._dues)[1]
+        while (alarm := self._waits.next_due(self.now)) is not None:
+            path = alarm[1]
             if path not in self.net.index:
                 self.due_iterations.append(path)
                 continue
@@ -205,25 +189,22 @@ class Decider:
             if cell.status is StepStatus.RUNNING:
                 took = payloads.StepCompleted(duration_ms=self.since(cell.started_at))
                 self.say("StepCompleted", path, cell.attempt, took)
-            self._drop_overtaken()
 
     def _start_retries(self, room: Room) -> None:
-        held_back: list[tuple[int, str]] = []
-        self._drop_overtaken()
-        while self._retries and self._retries[0][0] <= self.now and not room.refused:
-            due, path = heappop(self._retries)
+        held_back: list[str] = []
+        while not room.refused and (alarm := self._waits.next_retry(self.now)) is not None:
+            path = alarm[1]
             index = self.net.index.get(path)
             if index is None:
                 self.due_iterations.append(path)
+                continue
+            node, signal = self.net.nodes[index], self.work.retry_signal.get(path)
+            if (self.halted and signal is None) or not room.take(node.step.step_class):
+                held_back.append(path)
             else:
-                node, signal = self.net.nodes[index], self.work.retry_signal.get(path)
-                if (self.halted and signal is None) or not room.take(node.step.step_class):
-                    held_back.append((due, path))
-                else:
-                    self._start(node, self.state.steps[path].attempt + 1, signal)
-            self._drop_overtaken()
-        for retry in held_back:
-            heappush(self._retries, retry)
+                self._start(node, self.state.steps[path].attempt + 1, signal)
+        for path in held_back:
+            self._waits.add_retry(path)
 
     def _start_ready(self, room: Room) -> None:
         left: list[int] = []
@@ -303,19 +284,3 @@ class Decider:
             else:
                 why = payloads.StepSkipped(code, reason)
             self.say("StepSkipped", node.step.step_id, 1, why)
-
-
-def may_retry(error: ErrorInfo | None, attempt: int, policy: Retry) -> bool:
-    return attempt < policy.max_attempts and (error is None or error.retryable is not False)
-
-
-def _delay(policy: Retry, run_id: str, path: str, attempt: int) -> float:
-    """Seconds until the next attempt. The jitter hangs on what is tried, so that the same run decides alike."""
-    delay = policy.initial
-    if policy.backoff is Backoff.EXPONENTIAL:
-        delay *= 2.0 ** min(attempt - 1, 64)
-    delay = min(delay, policy.longest)
-    if not policy.jitter:
-        return delay
-    digest = hashlib.sha256(f"{run_id}|{path}|{attempt}".encode()).digest()
-    return delay * (0.5 + int.from_bytes(digest[:4]) / 2**33)

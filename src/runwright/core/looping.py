@@ -16,6 +16,7 @@ from .reading import read_payload
 from .refer import placed
 from .room import Room
 from .values import Missing
+from .waiting import may_retry
 from .workings import DONE, FAILED, RUNNING, LoopWork, StoredResult
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
 
 
 def _retry_iterations(decider: Decider) -> None:
-    from .decide import may_retry
-
     failed, decider.failed_iterations = decider.failed_iterations, []
     for event in failed:
         place = parse_path(event.step_id or "")

@@ -111,9 +111,7 @@ class Marking:
             self._followed[node.index] = 1
             for target in node.needed_by:
                 self.not_run[target] |= not_run
-            for target in (*node.needed_by, *targets):
-                if self._one_less(target):
-                    frontier.append(target)
+            frontier += [target for target in (*node.needed_by, *targets) if self._one_less(target)]
 
     def failed_for_good(self, index: int) -> None:
         self.failed[index] = None

@@ -93,7 +93,7 @@ class Fields:
         try:
             return kind(value)
         except ValueError:
-            advice = did_you_mean(value, list(kind)) if isinstance(value, str) else ""
+            advice = did_you_mean(value, map(str, kind)) if isinstance(value, str) else ""
             self.wrong(name, f"`{name}` is one of {', '.join(kind)}.{advice}")
             return default
 
