@@ -1,7 +1,7 @@
 """python -m bench [--only NAME] [--quick] [--json FILE]
 
 Measures every target of targets.py against its reference, in turn and in one run, and prints one table.
-Exits with 1 if any target is below its floor. NAME is a row's name or its beginning: `sqlite`, `sqlite-64`.
+Exits with 1 if any target is below its floor. NAME is a row's name or its beginning: `sqlite`, `sqlite-64`, `engine`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from time import perf_counter
 import click
 from rich.console import Console
 
-from . import growth, machine, postgres, replay, sqlite, startup, table
+from . import engine, growth, machine, postgres, replay, size, sqlite, startup, table, waiting
 from .scale import Scale
 from .targets import TARGETS
 
 _PLACE = Path(__file__).parent.parent / ".cache" / "bench"
-_MEASURES = (sqlite.measure, postgres.measure, replay.measure, growth.measure, startup.measure)
+_MEASURES = (
+    *(sqlite.measure, postgres.measure, replay.measure, growth.measure),
+    *(engine.measure, size.measure, waiting.measure, startup.measure),
+)
 
 
 @click.command(help=__doc__)

@@ -22,7 +22,7 @@ def facts(folder: Path) -> dict[str, str]:
         "load": f"{os.getloadavg()[0]:.1f}",
         "fdatasync p50": f"{_fdatasync(folder):.2f} ms",
     }
-    for package in ("apsw", "msgspec", "asyncpg", "eventsourcing"):
+    for package in ("apsw", "msgspec", "asyncpg", "dbos", "eventsourcing"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

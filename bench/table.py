@@ -101,15 +101,17 @@ def _figures(row: Row) -> tuple[str, str, str, str, str]:
 
 
 def _figure(value: float, target: Target) -> str:
-    return f"{value:,.0f}/s" if target.unit == "events/s" else f"{value:,.2f} ms"
+    if target.unit.endswith("/s"):
+        return f"{value:,.1f}/s" if value < 100 else f"{value:,.0f}/s"
+    return f"{value:,.2f} {target.unit}"
 
 
 def _score(target: Target, score: float) -> str:
-    return f"{score:.0f} ms" if target.kind is Kind.EXTRA else f"{score:.2f}"
+    return f"{score:.0f} {target.unit}" if target.kind is Kind.EXTRA else f"{score:.2f}"
 
 
 def _limit(target: Target, limit: float | None) -> str:
     if limit is None:
         return ""
     sign = "≥" if target.kind is Kind.SPEED else "≤"
-    return f"{sign} {limit:g} ms" if target.kind is Kind.EXTRA else f"{sign} {limit:g}"
+    return f"{sign} {limit:g} {target.unit}" if target.kind is Kind.EXTRA else f"{sign} {limit:g}"

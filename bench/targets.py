@@ -12,7 +12,7 @@ class Kind(StrEnum):
 
     SPEED = "speed"  # ours / reference, higher is better
     GROWTH = "growth"  # ours / reference, lower is better
-    EXTRA = "extra"  # ours - reference in milliseconds, lower is better
+    EXTRA = "extra"  # ours - reference, in their unit; lower is better
 
 
 FLAT = 1.1
@@ -23,7 +23,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
     what: str
     against: str
-    unit: str  # of the two figures
+    unit: str  # of the two figures: events/s, runs/s, ms or MB
     kind: Kind
     floor: float | None  # None: shown, not promised
     aim: float | None
@@ -39,6 +39,10 @@ def _speed(name: str, what: str, against: str, floor: float | None, aim: float |
     return Target(name, what, against, "events/s", Kind.SPEED, floor, aim)
 
 
+def _race(name: str, what: str, against: str, floor: float, aim: float) -> Target:
+    return Target(f"engine-{name}", f"10-step runs, {what}", against, "runs/s", Kind.SPEED, floor, aim)
+
+
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -52,6 +56,14 @@ TARGETS: dict[str, Target] = {
         _speed("replay-peer", "Replay a long run from SQLite", "pyeventsourcing", 4.0, 8.0),
         Target("growth-log", "Append p50, full log", "nearly empty log", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("growth-run", "Append p50, end of a long run", "its first 1000 events", "ms", Kind.GROWTH, 1.4, FLAT),
+        _race("sqlite-1", "one after another, SQLite FULL", "DBOS, SQLite WAL FULL, direct calls", 2, 4),
+        _race("sqlite-64", "64 at once, SQLite FULL", "DBOS, SQLite WAL FULL, 64 threads", 12, 30),
+        _race("postgres-1", "one after another, Postgres", "DBOS, Postgres, direct calls", 3, 5),
+        _race("postgres-64", "64 at once, Postgres", "DBOS, Postgres, 64 threads", 15, 35),
+        Target("engine-steps", "A step of a run of 100,000", "of a run of 100", "ms", Kind.GROWTH, 1.4, FLAT),
+        Target("engine-fan-out", "An iteration of 10,000", "of 100", "ms", Kind.GROWTH, 1.4, FLAT),
+        Target("engine-waiting-memory", "10,000 runs waiting, memory", "before they were", "MB", Kind.EXTRA, 50, 20),
+        Target("engine-waiting-wake", "10,000 runs waiting, wake-up p95", "when due", "ms", Kind.EXTRA, 1000, 200),
         Target("start-import", "import runwright", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
         Target("start-open-log", "import and touch open_log", "bare interpreter", "ms", Kind.EXTRA, None, None),
         Target("start-help", "runwright --help", "bare interpreter", "ms", Kind.EXTRA, 200, 120),

@@ -188,7 +188,10 @@ def test_data_gives_the_same_plan_and_does_not_share_it() -> None:
 
 
 def test_problems_of_data_name_the_field() -> None:
-    data = {"plan": "p", "steps": [{"id": "a", "noop": {}}, {"id": "b", "noop": {}, "retry": {"maxAttempts": 0}, "when": 3}]}
+    data = {
+        "plan": "p",
+        "steps": [{"id": "a", "noop": {}}, {"id": "b", "noop": {}, "retry": {"maxAttempts": 0}, "when": 3}],
+    }
     with pytest.raises(PlanInvalid) as invalid:
         plan_from_dict(data, KINDS, name="flow")
     assert sorted(str(problem) for problem in invalid.value.problems) == [
@@ -201,7 +204,7 @@ def test_problems_of_data_name_the_field() -> None:
 def test_data_that_json_cannot_hold_is_refused(value: Any) -> None:
     with pytest.raises(PlanInvalid) as invalid:
         plan_from_dict({"plan": "p", "steps": [{"id": "a", "noop": {"result": [value]}}]}, KINDS)
-    assert [problem.path for problem in invalid.value.problems][0].startswith("steps[0].noop.result[0]")
+    assert invalid.value.problems[0].path.startswith("steps[0].noop.result[0]")
 
 
 def test_data_that_holds_itself_is_refused() -> None:
@@ -255,7 +258,12 @@ def test_the_real_tools_fit_what_a_plan_needs_of_a_kind() -> None:
     """
     from runwright.plans.load import load_plan
 
-    assert [step.kind for step in load_plan(text, kinds=builtin_tools()).plan.steps] == ["shell", "python", "wait", "noop"]
+    assert [step.kind for step in load_plan(text, kinds=builtin_tools()).plan.steps] == [
+        "shell",
+        "python",
+        "wait",
+        "noop",
+    ]
     with pytest.raises(PlanInvalid) as invalid:
         load_plan("plan: p\nsteps: [{id: a, wait: soon}]", kinds=builtin_tools())
     assert invalid.value.problems[0].code == "INVALID_STEP_SCHEMA"

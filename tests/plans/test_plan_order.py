@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,9 @@ from runwright.plans.load import plan_from_dict
 def plan(order: str | None = None, **needs: str) -> str:
     """A plan of noop steps, each with the names of those it depends on."""
     head = "plan: p\n" + (f"order: {order}\n" if order else "")
-    steps = [f"  - {{id: {name}, noop: {{}}{f', dependsOn: [{deps}]' if deps else ''}}}" for name, deps in needs.items()]
+    steps = [
+        f"  - {{id: {name}, noop: {{}}{f', dependsOn: [{deps}]' if deps else ''}}}" for name, deps in needs.items()
+    ]
     return head + "steps:\n" + "\n".join(steps)
 
 
@@ -50,12 +54,16 @@ def test_parameters_with_expressions_give_a_warning() -> None:
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [
-        (plan(a="a"), "3:31", "The step 'a' depends on itself."),
-        (plan(a="", b="x"), "4:31", "There is no step 'x' to depend on."),
-        (plan(extract="", b="extrct"), "4:31", "Did you mean 'extract'?"),
-        (plan(a="b", b="a"), "3:30", "in a circle: a -> b -> a."),
-        (plan(a="", b="d", c="b", d="c, a"), "4:30", "in a circle: b -> d -> c -> b."),
-        (plan("sequential", a="b", b=""), "4:31", "In sequential order 'a' cannot depend on 'b', which is declared later."),
+        (plan(a="a"), "3:35", "The step 'a' depends on itself."),
+        (plan(a="", b="x"), "4:35", "There is no step 'x' to depend on."),
+        (plan(extract="", b="extrct"), "4:35", "Did you mean 'extract'?"),
+        (plan(a="b", b="a"), "3:34", "in a circle: a -> b -> a."),
+        (plan(a="", b="d", c="b", d="c, a"), "4:34", "in a circle: b -> d -> c -> b."),
+        (
+            plan("sequential", a="b", b=""),
+            "4:35",
+            "In sequential order 'a' cannot depend on 'b', which is declared later.",
+        ),
     ],
 )
 def test_dependencies_that_cannot_be(text: str, place: str, sentence: str) -> None:
@@ -81,7 +89,9 @@ def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
         ("sequential", {"c": "", "a": "", "b": ""}, False),
     ],
 )
-def test_a_step_can_use_only_what_has_surely_ended_before(order: str | None, needs: dict[str, str], is_fine: bool) -> None:
+def test_a_step_can_use_only_what_has_surely_ended_before(
+    order: str | None, needs: dict[str, str], is_fine: bool
+) -> None:
     text = plan(order, **needs).replace("{id: c, noop: {}", "{id: c, noop: {result: '{{ steps.a.result }}'}")
     found = problems(text)
     assert bool(found) is not is_fine
@@ -102,7 +112,9 @@ graphs = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size
 
 @given(graphs, st.randoms(use_true_random=False))
 def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], random: object) -> None:
-    steps = [{"id": f"s{number}", "noop": {}, "dependsOn": [f"s{each}" for each in row]} for number, row in enumerate(needs)]
+    steps = [
+        {"id": f"s{number}", "noop": {}, "dependsOn": [f"s{each}" for each in row]} for number, row in enumerate(needs)
+    ]
     graph = Graph(plan_from_dict({"plan": "p", "order": "graph", "steps": steps}, KINDS).plan.steps)
     before: list[set[int]] = []
     for row in needs:
@@ -114,7 +126,10 @@ def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], ra
 @given(st.lists(st.lists(st.integers(0, 12), max_size=3), min_size=1, max_size=13))
 def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
     size = len(rows)
-    names = {f"s{number}": ", ".join(sorted({f"s{each % size}" for each in row} - {f"s{number}"})) for number, row in enumerate(rows)}
+    names = {
+        f"s{number}": ", ".join(sorted({f"s{each % size}" for each in row} - {f"s{number}"}))
+        for number, row in enumerate(rows)
+    }
     found = problems(plan("graph", **names))
     if not found:
         graph = Graph(loaded(plan("graph", **names)).plan.steps)
@@ -125,10 +140,13 @@ def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
     for problem in found:
         circle = problem.split("circle: ")[1].rstrip(".").split(" -> ")
         assert circle[0] == circle[-1] and len(circle) > 2
-        assert all(later in names[earlier].split(", ") for earlier, later in zip(circle, circle[1:], strict=False))
+        assert all(later in names[earlier].split(", ") for earlier, later in pairwise(circle))
 
 
 def test_a_long_plan_is_read() -> None:
-    lines = [f"  - {{id: s{n}, noop: {{result: '{{{{ steps.s{n // 2}.result }}}}'}}, dependsOn: [s{n - 1}]}}" for n in range(1, 5000)]
+    lines = [
+        f"  - {{id: s{n}, noop: {{result: '{{{{ steps.s{n // 2}.result }}}}'}}, dependsOn: [s{n - 1}]}}"
+        for n in range(1, 5000)
+    ]
     text = "plan: p\nsteps:\n  - {id: s0, noop: }\n" + "\n".join(lines)
     assert len(loaded(text).plan.steps) == 5000

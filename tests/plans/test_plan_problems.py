@@ -145,7 +145,11 @@ EXPRESSION_MISTAKES = [
     ("id: a\nshell: 'echo {{ item }}'", "6:12", "There is no 'item' here"),
     ("id: a\nshell: 'echo {{ index }}'", "6:12", "There is no 'index' here"),
     ("id: a\nshell: 'echo {{ params.x }}'", "6:12", "The plan has no parameter 'x'"),
-    ("id: a\nshell: {command: [x, '{{ steps.frist.result }}']}", "6:26", "There is no step 'frist'. Did you mean 'first'?"),
+    (
+        "id: a\nshell: {command: [x, '{{ steps.frist.result }}']}",
+        "6:26",
+        "There is no step 'frist'. Did you mean 'first'?",
+    ),
     ("id: a\nshell: 'echo {{ steps.a.result }}'", "6:12", "'a' is not sure to have ended before 'a'"),
     ("id: a\nnoop:\nwhen: '{{ steps.nobody.result }}'", "7:11", "There is no step 'nobody'"),
     ("id: a\nnoop:\nwhen: steps.nobody.result", "7:11", "There is no step 'nobody'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from plan_kinds import loaded, problems
 
 from runwright.contract.plan import plan_body
+from runwright.plans.header import FIELDS as PLAN_FIELDS
 from runwright.plans.problems import PlanInvalid
+from runwright.plans.steps import FIELDS as STEP_FIELDS
 
 
 def value_of(scalar: str) -> Any:
@@ -125,11 +128,39 @@ def test_a_billion_laughs_are_not_laughed() -> None:
     assert "written out it would be enormous" in problem
 
 
-pieces = st.sampled_from(
-    ["plan: p\n", "steps:\n", "  - id: a\n", "    noop: {}\n", "    shell: ", "{{ steps.a }}", "  - {id: b, noop: }\n"]
-    + ["&x ", "*x", "[", "]", "{", "}", "- ", ": ", "!!", "|\n", ">\n", "'", '"', "\n", "  ", "? ", "---\n", "dependsOn: [a]\n"]
-    + ["retry: {maxAttempts: 3}\n", "when: ", "foreach: ", "params: ", "null", "1e5", "%", "#", "@", "\t", "<<: "]
-)
+LINES = [
+    "plan: p\n",
+    "steps:\n",
+    "  - id: a\n",
+    "    noop: {}\n",
+    "    shell: ",
+    "{{ steps.a }}",
+    "  - {id: b, noop: }\n",
+]
+SIGNS = [
+    "&x ",
+    "*x",
+    "[",
+    "]",
+    "{",
+    "}",
+    "- ",
+    ": ",
+    "!!",
+    "|\n",
+    ">\n",
+    "'",
+    '"',
+    "\n",
+    "  ",
+    "? ",
+    "---\n",
+    "%",
+    "#",
+    "\t",
+]
+FIELDS = ["dependsOn: [a]\n", "retry: {maxAttempts: 3}\n", "when: ", "foreach: ", "params: ", "null", "1e5", "<<: "]
+pieces = st.sampled_from([*LINES, *SIGNS, *FIELDS])
 
 
 @given(st.lists(pieces, max_size=20).map("".join) | st.text(max_size=40) | st.binary(max_size=40))
@@ -146,18 +177,23 @@ def test_any_text_is_a_plan_or_a_list_of_problems(text: str | bytes) -> None:
         assert plan_body(loaded(plan_body(plan)).plan) == plan_body(plan)
 
 
-fields = st.sampled_from("plan id stepId kind with noop shell command dependsOn when foreach in as retry maxAttempts timeout class order params steps metadata labels".split())  # fmt: skip
+fields = st.sampled_from([*STEP_FIELDS, *PLAN_FIELDS, "noop", "shell", "command", "in", "as", "maxAttempts", "planId"])
 data = st.recursive(
-    st.none() | st.booleans() | st.integers(-1, 5) | st.sampled_from(["a", "b", "{{ steps.a.result }}", "{{", "1s", "graph"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 5)
+    | st.sampled_from(["a", "b", "{{ steps.a.result }}", "{{", "1s", "graph"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=4),
     max_leaves=20,
 )
 
 
-@given(st.fixed_dictionaries({"plan": st.just("p")}, optional={"steps": data, "params": data, "order": data, "metadata": data}))
+@given(
+    st.fixed_dictionaries(
+        {"plan": st.just("p")}, optional={"steps": data, "params": data, "order": data, "metadata": data}
+    )
+)
 def test_any_data_is_a_plan_or_a_list_of_problems(document: dict[str, Any]) -> None:
-    import json
-
     try:
         loaded(json.dumps(document))
     except PlanInvalid as invalid:

@@ -221,16 +221,16 @@ def save_on_stop() -> str:
 
 
 def sleep_with_cleanup() -> None:
-    print("begun")
     try:
+        print("begun")
         time.sleep(30)
     finally:
         print("cleaned up")
 
 
 async def sleep_async_with_cleanup() -> None:
-    print("begun", flush=True)
     try:
+        print("begun")
         await asyncio.sleep(30)
     finally:
         print("cleaned up")

@@ -327,17 +327,17 @@ async def test_status_that_somebody_else_reaped_is_not_taken_for_success() -> No
 
 
 ENGINE = """
-import asyncio, os, sys, time
+import asyncio, os, time
 from runwright.tools.base import StepContext
 from runwright.tools.shell import ShellInputs, ShellTool
 
 def write(stream, data):
     if {forks} and os.fork() == 0:
-        print("fork", os.getpid(), flush=True)
+        os.write(1, b"fork %d\\n" % os.getpid())
         os.close(1)
         time.sleep(60)
-    sys.stdout.write(data.decode())
-    sys.stdout.flush()
+        os._exit(0)
+    os.write(1, data)
 
 context = StepContext(run_id="r", step_id="s", attempt=1, engine_attempt=1, idempotency_token="t", write=write, save=print)
 asyncio.run(ShellTool().run(ShellInputs(command={command!r}), context))

@@ -21,6 +21,7 @@ from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.core.refer import gathered_ref
 from runwright.log.base import RunLog
 from runwright.log.open import new_event
 from runwright.plans.load import plan_from_dict
@@ -163,9 +164,11 @@ class Operations:
         async for record in self.log.follow(run_id, after):
             yield record
             if record.event_type in ("RunCompleted", "RunFailed", "RunCancelled"):
-                row = await self.log.find_run(run_id)
-                if row.status in ENDED and row.last_seq == record.run_seq:
-                    return
+                if (await self.log.find_run(run_id)).status not in ENDED:
+                    continue  # a foreign log may hold an end that was none
+                async for last in self.log.events(run_id, record.run_seq):
+                    yield last
+                return
 
     async def result(self, run_id: str, step_id: str) -> Any:
         """What a step gave back."""
@@ -177,13 +180,19 @@ class Operations:
             record = await self.log.find_event(run_id, event_type, step_id, step.logical_attempt_id)
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
-                if reference is None:
-                    return record.payload.get("result")
-                return msgspec.json.decode(self.engine.results.get(reference))
+                value = record.payload.get("result") if reference is None else self._fetch(reference)
+                return [self._gathered(part) for part in value] if step.iterations and value else value
         raise RunwrightError(
             ErrorCode.STEP_NOT_TERMINAL,
             f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
         )
+
+    def _fetch(self, reference: dict[str, Any]) -> Any:
+        return msgspec.json.decode(self.engine.results.get(reference))
+
+    def _gathered(self, part: Any) -> Any:
+        reference = gathered_ref(part)
+        return part if reference is None else self._fetch(reference)
 
     # Signals
 
@@ -230,14 +239,18 @@ class Operations:
                 "source": self.actor.source,
             },
         )
-        await self._record(row.identity, request, decision, role)
+        if not await self._record(row.identity, request, decision, role):
+            earlier = await self._earlier(run_id, request)  # another call with this id was faster
+            assert earlier is not None, "its decision is in the log"
+            return earlier
         if refusal is not None:
             return decision
         if signal_type == "RETRY_RUN":
             return await self._retry_run(row.identity, request, decision)
         return await self._apply(run_id, decision)
 
-    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> None:
+    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
+        """Write the decision. False if there was one already."""
         event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
         body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
         event = new_event(
@@ -249,7 +262,8 @@ class Operations:
             event_id=self.log.ids.event_id(),
             emitted_by="control/server",
         )
-        await self.log.append([event])
+        (receipt,) = await self.log.append([event])
+        return receipt.event_id == event.event_id
 
     async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
         """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
@@ -294,8 +308,8 @@ class Operations:
             try:
                 await self.engine.apply_signals(run_id)
             except RunwrightError as error:
-                if error.code != ErrorCode.RUN_OWNED:
-                    raise
+                if error.code not in (ErrorCode.RUN_OWNED, ErrorCode.STALE_FENCE):
+                    raise  # otherwise somebody took it up in the meantime, and acts on it
         deadline = self.log.clock.monotonic() + SIGNAL_PATIENCE
         while True:
             settled = await self._with_result(run_id, decision)

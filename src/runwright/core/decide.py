@@ -23,13 +23,13 @@ from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from .draft import Draft, Violation, draft
 from .evolve import transition
 from .expressions import is_true
-from .looping import go_on_with_loops, start_loop
+from .looping import end_wait, go_on_with_loops, retry_iterations, start_loop
 from .net import Marking, Net, Node
 from .room import Room
 from .state import RunState, StepCell
 from .steering import Stop, steer
 from .values import Missing, Values
-from .waiting import Waits, delay, may_retry
+from .waiting import TOO_LATE, Waits, delay, may_retry
 
 Payload = msgspec.Struct | dict[str, Any] | bytes | None
 
@@ -48,7 +48,7 @@ class Decider:
         self.engine_attempt = engine_attempt
         self.drain_timeout = drain_timeout
         self.marking = Marking(net, state)
-        self.values = Values(state, self.work, run)
+        self.values = Values(net, state, self.work, run)
         self.missing: dict[str, dict[str, Any]] = {}  # references that must be fetched before all can be decided
         self.stop: Stop | None = None  # running steps must be stopped before the run can end
         self.now = 0
@@ -82,14 +82,12 @@ class Decider:
     ) -> Draft:
         """Draft an event and fold it. The producer's own guard is here: a forbidden event is not taken."""
         made = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload, role)
-        invalid = transition(self.state, made)
-        if invalid is not None:
+        if (invalid := transition(self.state, made)) is not None:
             raise Violation(path or "RUN", invalid)
         self._drafts.append(made)
         if path is None:
             return made
-        index = self.net.index.get(path)
-        if index is not None:
+        if (index := self.net.index.get(path)) is not None:
             self._touched[index] = None
         if event_type == "StepRetryScheduled":
             self._waits.add_retry(path)
@@ -117,6 +115,7 @@ class Decider:
         if self.stop is not None or self.status in ENDED:
             return
         self._complete_waits()
+        retry_iterations(self)
         self._settle()
         if self.status is not RunStatus.RUNNING:
             return
@@ -183,12 +182,16 @@ class Decider:
         while (alarm := self._waits.next_due(self.now)) is not None:
             path = alarm[1]
             if path not in self.net.index:
-                self.due_iterations.append(path)
+                end_wait(self, path)
                 continue
             cell = self.state.steps[path]
-            if cell.status is StepStatus.RUNNING:
-                took = payloads.StepCompleted(duration_ms=self.since(cell.started_at))
-                self.say("StepCompleted", path, cell.attempt, took)
+            if cell.status is not StepStatus.RUNNING:
+                continue
+            took = self.since(cell.started_at)
+            if path in self.work.late:
+                self.say("StepFailed", path, cell.attempt, payloads.StepFailed(TOO_LATE, took))
+            else:
+                self.say("StepCompleted", path, cell.attempt, payloads.StepCompleted(duration_ms=took))
 
     def _start_retries(self, room: Room) -> None:
         held_back: list[str] = []
@@ -198,13 +201,24 @@ class Decider:
             if index is None:
                 self.due_iterations.append(path)
                 continue
-            node, signal = self.net.nodes[index], self.work.retry_signal.get(path)
-            if (self.halted and signal is None) or not room.take(node.step.step_class):
+            if not self._start_again(self.net.nodes[index], room):
                 held_back.append(path)
-            else:
-                self._start(node, self.state.steps[path].attempt + 1, signal)
         for path in held_back:
             self._waits.add_retry(path)
+
+    def _start_again(self, node: Node, room: Room) -> bool:
+        step_id = node.step.step_id
+        signal = self.work.retry_signal.get(step_id)
+        if self.halted and signal is None:
+            return False
+        if node.step.foreach is None and not room.take(node.step.step_class):
+            return False
+        try:
+            self._start(node, self.state.steps[step_id].attempt + 1, signal)
+        except Missing as missing:
+            self.missing[missing.ref["sha256"]] = missing.ref
+            return False
+        return True
 
     def _start_ready(self, room: Room) -> None:
         left: list[int] = []

@@ -16,7 +16,7 @@ from .reading import read_payload
 from .refer import placed
 from .room import Room
 from .values import Missing
-from .waiting import may_retry
+from .waiting import TOO_LATE, may_retry
 from .workings import DONE, FAILED, RUNNING, LoopWork, StoredResult
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def start_loop(decider: Decider, node: Node, attempt: int, started: payloads.Ste
 
 
 def go_on_with_loops(decider: Decider, room: Room) -> None:
-    """Schedule retries, hand out iterations, and end the loops that have no more."""
-    _retry_iterations(decider)
+    """Hand out iterations, and end the loops that have no more."""
+    retry_iterations(decider)
     waiting = len(decider.due_iterations)
     for _ in range(waiting):
         _take_up_again(decider, decider.due_iterations.popleft(), room)
@@ -62,10 +62,17 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
         except Missing as missing:
             decider.missing[missing.ref["sha256"]] = missing.ref
             continue
+        except RunwrightError as error:  # what it goes over is gone
+            if not loop.running:
+                counts = payloads.LoopCounts(loop.total, loop.done, loop.failed)
+                decider.say("LoopDone", str(EntityPath(node.step.step_id, attempt=loop.attempt)), 1, counts)
+                decider.fail(node.step.step_id, loop.attempt, error.code, error.detail)
+            continue
         _end_if_done(decider, node, loop)
 
 
-def _retry_iterations(decider: Decider) -> None:
+def retry_iterations(decider: Decider) -> None:
+    """Schedule the retries that policy asks for; also while the run is paused, or they would be forgotten."""
     failed, decider.failed_iterations = decider.failed_iterations, []
     for event in failed:
         place = parse_path(event.step_id or "")
@@ -77,8 +84,24 @@ def _retry_iterations(decider: Decider) -> None:
             decider.schedule_retry(event.step_id or "", event.logical_attempt_id, node.step.retry)
 
 
+def end_wait(decider: Decider, path: str) -> None:
+    """An iteration that only waited has done so."""
+    place = parse_path(path)
+    late = path in decider.work.late
+    decider.work.due_at.pop(path, None)
+    loop = None if place is None else decider.work.loops.get(place.step)
+    if place is None or loop is None or loop.attempt != place.attempt or loop.states[place.indexes[0]] != RUNNING:
+        return
+    index = place.indexes[0]
+    attempt = loop.attempts.get(index, 1)
+    if late:
+        decider.say("LoopIterationFailed", path, attempt, payloads.LoopIteration(index, error=TOO_LATE))
+    else:
+        decider.say("LoopIterationDone", path, attempt, payloads.LoopIteration(index))
+
+
 def _take_up_again(decider: Decider, path: str, room: Room) -> None:
-    """An iteration whose time has come: its wait is over, or it is to be tried again."""
+    """An iteration that is to be tried again."""
     place = parse_path(path)
     loop = None if place is None else decider.work.loops.get(place.step)
     node = None if place is None else decider.net.node(place.step)
@@ -86,11 +109,6 @@ def _take_up_again(decider: Decider, path: str, room: Room) -> None:
         return
     index = place.indexes[0]
     attempt = loop.attempts.get(index, 1)
-    if path in decider.work.due_at:
-        del decider.work.due_at[path]
-        if loop.states[index] == RUNNING:
-            decider.say("LoopIterationDone", path, attempt, {"index": index})
-        return
     assert node.step.foreach is not None
     if loop.failed:
         return

@@ -136,6 +136,8 @@ class Marking:
 
     def next_ready(self, room: Room) -> int | None:
         """The first declared of the steps that can start and that there is room for."""
+        if room.closed:
+            return None
         heads: list[tuple[int, list[int]]] = []
         for step_class, heap in self._ready.items():
             while heap and not self.is_pending(heap[0]):

@@ -23,3 +23,12 @@ def placed(name: str, body: bytes, blobs: dict[str, bytes]) -> tuple[str, bytes]
     ref = reference(body)
     blobs[ref["sha256"]] = body
     return f"{name}Ref", msgspec.json.encode(ref)
+
+
+def gathered_ref(part: Any) -> dict[str, Any] | None:
+    """The reference that stands for one of a loop's gathered results; None if it is the result itself."""
+    if not isinstance(part, dict) or part.keys() != {"resultRef"}:  # pyright: ignore[reportUnknownMemberType]
+        return None
+    ref: Any = part["resultRef"]  # pyright: ignore[reportUnknownVariableType]
+    named = isinstance(ref, dict) and str(ref.get("uri")).startswith("result:sha256:")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    return ref if named else None  # pyright: ignore[reportUnknownVariableType]

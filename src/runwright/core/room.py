@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from runwright.contract.plan import StepClass
 
 
 class Room:
-    def __init__(self, free: Mapping[StepClass, int]) -> None:
+    """`closed`: nothing may start, not even what takes no room."""
+
+    def __init__(self, free: Mapping[StepClass, int], *, closed: bool = False) -> None:
         self.free = dict(free)
-        self.refused = False  # something that could start was left waiting
+        self.closed = closed
+        self.refused = closed  # something that could start was left waiting
+        self.taken: Counter[StepClass] = Counter()
 
     def has(self, step_class: StepClass) -> bool:
         return self.free.get(step_class, 0) > 0
@@ -20,4 +25,5 @@ class Room:
             self.refused = True
             return False
         self.free[step_class] -= 1
+        self.taken[step_class] += 1
         return True

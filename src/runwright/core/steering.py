@@ -146,6 +146,8 @@ def _retry_step(decider: Decider, path: str, signal: Signal) -> None:
         _processed(decider, path, signal, "STEP_TERMINAL")
         return
     if step_id in decider.work.retry_at:  # policy will retry it later: bring that forward
+        if decider.status is RunStatus.PAUSED:
+            return  # not yet: the signal stays open until the run is resumed
         decider.bring_forward(step_id, signal.signal_id)
     else:
         at = payloads.StepRetryScheduled(from_micros(decider.now), cell.attempt + 1, signal.signal_id)

@@ -12,7 +12,8 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.transitions import StepStatus
 
 from .expressions import evaluate, fill
-from .net import Node
+from .net import Net, Node
+from .refer import gathered_ref
 from .state import RunState
 from .workings import StoredResult, Workings
 
@@ -26,7 +27,8 @@ class Missing(Exception):
 
 
 class Values:
-    def __init__(self, state: RunState, work: Workings, run: RunIdentity) -> None:
+    def __init__(self, net: Net, state: RunState, work: Workings, run: RunIdentity) -> None:
+        self._net = net
         self._state = state
         self._work = work
         self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
@@ -40,7 +42,11 @@ class Values:
             cell = self._state.steps.get(name)
             status = StepStatus.PENDING if cell is None else cell.status
             stored = self._work.results.get(name)
-            steps[name] = {"status": str(status), "result": None if stored is None else self.of(stored)}
+            value = None if stored is None else self.of(stored)
+            node_of = self._net.node(name)
+            if node_of is not None and node_of.step.foreach is not None and isinstance(value, list):
+                value = [self._part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+            steps[name] = {"status": str(status), "result": value}
         return {"params": self._work.params, "steps": steps, "run": self._run, **more}
 
     def of(self, stored: StoredResult) -> Any:
@@ -52,6 +58,11 @@ class Values:
         if digest not in self.fetched:
             raise Missing(stored.ref)
         return self.fetched[digest]
+
+    def _part(self, part: Any) -> Any:
+        """One of a loop's gathered results: itself, or what its reference names."""
+        ref = gathered_ref(part)
+        return part if ref is None else self.of(StoredResult(ref=ref))
 
     def inputs(self, node: Node, **more: Any) -> Any:
         """A step's inputs, overrides applied and expressions filled in."""

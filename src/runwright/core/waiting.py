@@ -12,6 +12,8 @@ from .workings import Workings
 
 Alarm = tuple[int, str]
 
+TOO_LATE = ErrorInfo("STEP_TIMEOUT", "It was to wait for longer than its timeout allows.", retryable=True)
+
 
 class Waits:
     """Heaps over the times in a run's workings. An entry that was overtaken is dropped when it comes up."""

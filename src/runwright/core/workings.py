@@ -59,6 +59,7 @@ class Workings(msgspec.Struct):
     retry_at: dict[str, int] = {}
     retry_signal: dict[str, str] = {}  # the signal that asked for a retry
     due_at: dict[str, int] = {}
+    late: dict[str, None] = {}  # waits that end by failing: their timeout is shorter
     results: dict[str, StoredResult] = {}
     loops: dict[str, LoopWork] = {}
     checkpoints: dict[str, bytes] = {}
@@ -119,7 +120,12 @@ def _step_started(work: Workings, event: FoldableEvent) -> None:
 
 
 def _step_delayed(work: Workings, event: FoldableEvent) -> None:
-    work.due_at[event.step_id or ""] = _moment(read_payload(payloads.StepDelayed, event).scheduled_at)
+    path, payload = event.step_id or "", read_payload(payloads.StepDelayed, event)
+    work.due_at[path] = _moment(payload.scheduled_at)
+    if payload.reason == "timeout":
+        work.late[path] = None
+    else:
+        work.late.pop(path, None)
 
 
 def _step_ended(work: Workings, event: FoldableEvent) -> None:

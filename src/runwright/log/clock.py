@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 
-
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

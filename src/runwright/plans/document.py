@@ -14,6 +14,7 @@ from .yaml_reader import Unreadable, YamlReader
 LARGEST = 8 * 2**20
 """Bytes of a plan."""
 
+# What YAML does not allow. Its own error for these has no line.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -50,11 +51,7 @@ class Document:
         except UnicodeDecodeError as error:
             before = error.object[: error.start].decode()
             raise self._unreadable("This is not UTF-8 text.", _end_of(before)) from error
-        text = text.removeprefix("\ufeff")
-        if control := _CONTROL.search(text):
-            sentence = f"The character U+{ord(control[0]):04X} is not allowed in a plan."
-            raise self._unreadable(sentence, _end_of(text[: control.start()]))
-        return text
+        return text.removeprefix("\ufeff")
 
     def _read(self) -> Any:
         if self._text.lstrip()[:1] in ("{", "["):
@@ -85,6 +82,9 @@ class Document:
         return data
 
     def _read_yaml(self) -> Any:
+        if control := _CONTROL.search(self._text):
+            sentence = f"The character U+{ord(control[0]):04X} is not allowed in YAML."
+            raise self._unreadable(sentence, _end_of(self._text[: control.start()]))
         reader = YamlReader(self._text)
         try:
             data = reader.read()
@@ -94,7 +94,8 @@ class Document:
         return data
 
     def _noted(self, notes: list[Unreadable]) -> list[Problem]:
-        return [self._at((note.line, note.column), note.sentence) for note in notes]
+        places = sorted(((note.line, note.column), note.sentence) for note in notes)
+        return [self._at(place, sentence) for place, sentence in places]
 
     def _unreadable(self, sentence: str, place: Place = (1, 1)) -> PlanInvalid:
         return PlanInvalid([self._at(place, sentence)])

@@ -11,7 +11,7 @@ LONGEST = 100 * 366 * 86400.0
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _DURATION = re.compile(
-    "".join(rf"(?:(\d{{1,12}}(?:\.\d{{1,9}})?)\s*{unit}\s*)?" for unit in ("d", "h", "m(?!s)", "s", "ms")), re.ASCII
+    "".join(rf"(?:(\d{{1,15}}(?:\.\d{{1,9}})?)\s*{unit}\s*)?" for unit in ("d", "h", "m(?!s)", "s", "ms")), re.ASCII
 )
 
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventWrite, RunIdentity
-from runwright.contract.plan import StepClass
 from runwright.contract.snapshot import Alert
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.draft import Draft, Violation
 from runwright.core.net import Net
 from runwright.core.room import Room
-from runwright.core.steering import next_deadline
+from runwright.core.steering import Stop, next_deadline
 from runwright.log.judge import Fence
 
 from .facts import Fact
@@ -63,7 +62,7 @@ class RunDriver:
         self._wake.set()
         self._look_again = False  # others wrote into the run
         self._armed: int | None = None
-        self._stopping = False
+        self._stopping: Stop | None = None
 
     # From outside
 
@@ -110,8 +109,9 @@ class RunDriver:
         self.launcher.close()
         while True:
             self.decider.at(self.engine.clock.now())
-            self.decider.decide(Room({}), stopped=True)
-            drafts, _ = self.decider.take()
+            self.decider.decide(Room({}, closed=True), stopped=True)
+            drafts, blobs = self.decider.take()
+            await self._put_aside(blobs)
             if not drafts or await self._append(drafts, []):
                 return
 
@@ -127,21 +127,22 @@ class RunDriver:
             decider.at(self.engine.clock.now())
             for fact in facts:
                 fact.apply(decider)
-            room = self._room()
+            room = self.engine.room()
             decider.decide(room, stopped=self.launcher.idle)
             drafts, blobs = decider.take()
-            for body in blobs.values():
-                await asyncio.to_thread(self.engine.results.put, body)
-            if drafts and not await self._append(drafts, facts):
-                continue  # the log has moved on: the facts stay, the decisions are made anew
-            break
+            if not drafts:
+                break
+            with self.engine.reserved(room):  # until the executor counts them
+                await self._put_aside(blobs)
+                if await self._append(drafts, facts):
+                    break  # otherwise the log has moved on: the facts stay, the decisions are made anew
         for fact in facts:
             fact.durable()
         self._under_way = []
         if not self.created.done():
             self.created.set_result(None)
-        if decider.missing:
-            await self.launcher.fetch(decider.missing)
+        if missing := {**decider.missing, **self.launcher.missing}:
+            await self.launcher.fetch(missing)
             self._wake.set()
         if room.refused:
             self.engine.wait_for_room(self)
@@ -151,9 +152,17 @@ class RunDriver:
             self._stop()
         return self._rest(may_park=not room.refused)
 
-    def _room(self) -> Room:
-        room = self.engine.executor.room
-        return Room({step_class: room(step_class) for step_class in StepClass})
+    async def _put_aside(self, blobs: dict[str, bytes]) -> None:
+        """Keep large values before the events that refer to them; the disk may have to be freed first."""
+        for body in blobs.values():
+            while True:
+                try:
+                    await asyncio.to_thread(self.engine.results.put, body)
+                    break
+                except RunwrightError as error:
+                    logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error)
+                    self.engine.check_lease()
+                    await self.engine.clock.sleep(0.5)
 
     def _carry_out(self, drafts: list[Draft]) -> None:
         """They are durable: let the steps run."""
@@ -168,8 +177,8 @@ class RunDriver:
     def _stop(self) -> None:
         stop = self.decider.stop
         assert stop is not None
-        if not self._stopping:
-            self._stopping = True
+        if stop != self._stopping:
+            self._stopping = stop
             self.launcher.stop(by_force=stop.by_force)
         if self.launcher.idle:
             self._wake.set()

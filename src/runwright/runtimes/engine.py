@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.plan import StepClass
 from runwright.contract.snapshot import Alert
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
+from runwright.core.room import Room
 from runwright.core.state import RunState
 from runwright.core.workings import Workings
 from runwright.log.base import RunLog
@@ -91,12 +96,14 @@ class Engine:
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[None]]] = {}
         self._short_of_room: dict[RunDriver, None] = {}
+        self._reserved: Counter[StepClass] = Counter()
         self._background: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
         self._signals_seen = ""
         self._closing = False
         self._known: set[str] = set()  # runs that are this process's business, and have not ended
+        self._applying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._arriving: dict[str, bool] = {}  # runs being read; True if a signal came in meanwhile
 
     def _sleeping(self, seconds: float) -> asyncio.Future[None]:
@@ -160,6 +167,19 @@ class Engine:
         task.add_done_callback(self._errands.discard)
         task.add_done_callback(ends_with_loop)
 
+    def room(self) -> Room:
+        """How much may start now: what the executor has room for, less what is being appended."""
+        free = {step_class: self.executor.room(step_class) - self._reserved[step_class] for step_class in StepClass}
+        return Room(free)
+
+    @contextmanager
+    def reserved(self, room: Room) -> Generator[None]:
+        self._reserved.update(room.taken)
+        try:
+            yield
+        finally:
+            self._reserved.subtract(room.taken)
+
     def wait_for_room(self, driver: RunDriver) -> None:
         self._short_of_room[driver] = None
 
@@ -210,7 +230,8 @@ class Engine:
         decider.say("RunStarted", payload=started)
         if carried is not None:
             carried(decider)
-        if run.run_id in self._drivers:
+        if (other := self._drivers.get(run.run_id)) is not None:
+            await asyncio.wait([other.created])
             raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"There is a run {run.run_id!r} already.")
         driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False)
         self._drive(driver)
@@ -348,7 +369,7 @@ class Engine:
                 await self.log.wait_for_news(min(1.0, left) if left is not None else 1.0)
 
     def is_driven(self, run_id: str) -> bool:
-        return run_id in self._drivers or run_id in self._parked
+        return run_id in self._drivers or run_id in self._parked or run_id in self._arriving
 
     @property
     def driven(self) -> list[str]:
@@ -356,7 +377,16 @@ class Engine:
 
     async def apply_signals(self, run_id: str) -> RunStatus:
         """Act on signals of a run that nobody drives, start nothing, and leave it. RUN_OWNED if somebody does."""
+        async with self._applying.setdefault(run_id, asyncio.Lock()):
+            return await self._apply_signals(run_id)
+
+    async def _apply_signals(self, run_id: str) -> RunStatus:
         row = await self.log.find_run(run_id)
+        if row.status in ENDED:
+            return row.status
+        if self.is_driven(run_id):
+            self.signalled(run_id)
+            return row.status
         fence = await self._claim(run_id)
         net = await self.plans.net(await self.plan_of(run_id))
         decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)

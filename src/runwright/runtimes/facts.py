@@ -82,14 +82,15 @@ class StepEnded:
 class WaitBegan:
     """A step that only waits: from here on its time is in the log, and nobody has to hold it in memory."""
 
-    def __init__(self, path: str, attempt: int, due: int) -> None:
+    def __init__(self, path: str, attempt: int, due: int, *, late: bool) -> None:
         self.path = path
         self.attempt = attempt
         self.due = due
+        self.reason = "timeout" if late else "wait"  # which of the two comes first
 
     def apply(self, decider: Decider) -> None:
         if self.path not in decider.work.due_at:
-            delayed = payloads.StepDelayed(from_micros(self.due), "wait")
+            delayed = payloads.StepDelayed(from_micros(self.due), self.reason)
             decider.say("StepDelayed", self.path, self.attempt, delayed)
 
     def durable(self) -> None: ...

@@ -21,7 +21,7 @@ from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
 from runwright.results.encoding import encode_result
 from runwright.results.logwriter import LogWriter
-from runwright.tools.base import Lane, StepContext, Tool
+from runwright.tools.base import Lane, StepContext, StepError, Tool
 
 from .executor import Outcome, Work
 from .facts import CheckpointAsked, StepEnded, WaitBegan
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runwright.engine")
 
+LARGEST_CHECKPOINT = 256 * 1024
 STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 
 
@@ -53,6 +54,7 @@ class Launcher:
         self._engine = driver.engine
         self._running: dict[str, _Running] = {}
         self._waiting: list[tuple[str, int]] = []  # for values that have to be fetched
+        self.missing: dict[str, dict[str, Any]] = {}  # those values
         self._stopping = self._abandoned = False
 
     @property
@@ -71,16 +73,15 @@ class Launcher:
         try:
             more = self._loop_scope(node, place.indexes) if place.indexes else {}
             tool, inputs = self._prepare(node, more)
+            if tool.lane(inputs, node.step) is Lane.TIMER:
+                self._wait(node, path, attempt, self._engine.due_at(tool, inputs))
+                return
         except Missing as missing:
             self._waiting.append((path, attempt))
-            self._driver.decider.missing[missing.ref["sha256"]] = missing.ref
+            self.missing[missing.ref["sha256"]] = missing.ref
             return
-        except RunwrightError as error:
+        except (RunwrightError, StepError) as error:
             self._fail(path, attempt, error)
-            return
-        if tool.lane(inputs, node.step) is Lane.TIMER:
-            due = self._engine.due_at(tool, inputs)
-            self._driver.tell(WaitBegan(path, attempt, due))
             return
         output = self._engine.step_logs.writer(self._driver.run.run_id, path, attempt)
         running = _Running(path, attempt, node, self._engine.clock.monotonic(), output)
@@ -89,6 +90,11 @@ class Launcher:
         running.execution = self._engine.executor.start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    def _wait(self, node: Node, path: str, attempt: int, due: int) -> None:
+        timeout = node.step.timeout
+        limit = due if timeout is None else self._engine.clock.now() + int(timeout * 1e6)
+        self._driver.tell(WaitBegan(path, attempt, min(due, limit), late=limit < due))
 
     def _is_open(self, node: Node, place: EntityPath, attempt: int) -> bool:
         """Whether this attempt is under way, and has something to do: a foreach step itself has not."""
@@ -141,6 +147,11 @@ class Launcher:
     def _save(self, path: str, attempt: int, state: Any) -> None:
         """Called by the step, wherever it runs: wait until the checkpoint is durable."""
         body = encode_result(state)
+        if len(body) > LARGEST_CHECKPOINT:
+            raise RunwrightError(
+                ErrorCode.PAYLOAD_TOO_LARGE,
+                f"A checkpoint may have {LARGEST_CHECKPOINT:,} bytes; this has {len(body):,}. Keep the rest elsewhere.",
+            )
         answer: Future[None] = Future()
 
         def settle(error: Exception | None) -> None:
@@ -154,8 +165,9 @@ class Launcher:
 
     # Ends
 
-    def _fail(self, path: str, attempt: int, error: RunwrightError) -> None:
-        info = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
+    def _fail(self, path: str, attempt: int, error: RunwrightError | StepError) -> None:
+        message = error.detail if isinstance(error, RunwrightError) else error.message
+        info = ErrorInfo(error.code, message, retryable=False, category="plan")
         self._driver.tell(StepEnded(path, attempt, 0.0, None, info))
 
     def _ended(self, running: _Running, outcome: Outcome) -> None:
@@ -218,7 +230,8 @@ class Launcher:
 
     async def fetch(self, missing: dict[str, dict[str, Any]]) -> None:
         values = self._driver.decider.values
-        for digest, ref in list(missing.items()):
+        self.missing = {}
+        for digest, ref in missing.items():
             try:
                 body = await asyncio.to_thread(self._engine.results.get, ref)
                 values.fetched[digest] = msgspec.json.decode(body)

@@ -1,0 +1,63 @@
+"""Durations: as people write them, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runwright.plans.durations import LONGEST, NoDuration, duration_text, read_duration
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (0, 0.0), (30, 30.0), (0.25, 0.25), ("500ms", 0.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0), ("2d", 172800.0),
+        ("1d 2h 3m 4s 5ms", 93784.005), ("1.5h", 5400.0), (" 30s ", 30.0), ("0s", 0.0), ("5m500ms", 300.5),
+    ],
+)  # fmt: skip
+def test_durations_by_example(value: Any, seconds: float) -> None:
+    assert read_duration(value) == seconds
+
+
+NOT_DURATIONS = [
+    "",
+    "30",
+    "s",
+    "-5s",
+    "5 parsecs",
+    "30m1h",
+    "1h1h",
+    "1e3s",
+    "5M",
+    "½h",
+    "٣s",
+    "99999d",
+    None,
+    True,
+    [],
+    -1,
+]
+
+
+@pytest.mark.parametrize("value", [*NOT_DURATIONS, float("nan"), float("inf"), 10**400])
+def test_what_is_no_duration(value: Any) -> None:
+    with pytest.raises(NoDuration, match="duration"):
+        read_duration(value)
+
+
+@given(
+    st.floats(0, LONGEST) | st.integers(0, 10**9).map(float) | st.integers(0, 10**9).map(lambda millis: millis / 1000)
+)
+def test_a_duration_that_was_written_is_read_back(seconds: float) -> None:
+    assert read_duration(duration_text(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (30.0, "30s"), (90.0, "1m30s"), (5400.0, "1h30m"), (86400.0, "1d"), (0.5, "500ms")],
+)
+def test_durations_are_written_short(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
