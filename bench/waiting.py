@@ -90,7 +90,7 @@ async def _make(operations: Operations, name: str, dues: Collection[int]) -> Non
 
 
 async def _ended(operations: Operations) -> None:
-    while await _is_busy(operations):  # looks seldom: who waits for 10,000 runs must not be what keeps them
+    while await _is_busy(operations):  # noqa: ASYNC110 - seldom: who waits for 10,000 must not be what keeps them
         await asyncio.sleep(0.25)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from plan_kinds import KINDS, loaded
 
@@ -88,7 +89,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 def made(document: dict[str, Any]) -> ExecutionPlan:
     try:
         return plan_from_dict(document, KINDS).plan
-    except PlanInvalid as invalid:  # a made-up name that happens to look like a secret, or a text to be forbidden
+    except PlanInvalid as invalid:
+        if all("{secret: NAME}" in problem.sentence for problem in invalid.problems):
+            reject()  # a made-up name happened to be that of a secret
         raise AssertionError([str(problem) for problem in invalid.problems]) from invalid
 
 
@@ -129,8 +132,10 @@ def test_short_and_full_form_are_the_same_plan(document: dict[str, Any]) -> None
 
 @given(documents())
 def test_the_canonical_bytes_are_read_back(document: dict[str, Any]) -> None:
-    body = plan_body(made(document))
-    assert plan_body(loaded(body).plan) == body
+    plan = made(document)
+    body = msgspec.json.decode(plan_body(plan))
+    body["order"] = plan.order  # the bytes leave it out where it is sequential; a file would then ask the dependencies
+    assert plan_body(loaded(msgspec.json.encode(body)).plan) == plan_body(plan)
 
 
 PLAN = """\

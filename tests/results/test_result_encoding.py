@@ -161,4 +161,4 @@ def test_whatever_passes_also_passes_the_log(value: Any) -> None:
     except rw.RunwrightError as error:
         assert error.code == "RESULT_NOT_STORABLE"
         return
-    check_payload(write, b'{"result":' + body + b"}")
+    check_payload(write.event_type, write.schema_version, b'{"result":' + body + b"}")

@@ -90,6 +90,9 @@ class Handle:
     async def append(self, events: Any, **conditions: Any) -> Any:
         return await self._faulty(lambda: self._log.append(events, **conditions))
 
+    async def append_own(self, events: Any, **conditions: Any) -> Any:
+        return await self._faulty(lambda: self._log.append_own(events, **conditions))
+
     async def create_run(self, *arguments: Any, **conditions: Any) -> Any:
         return await self._faulty(lambda: self._log.create_run(*arguments, **conditions))
 

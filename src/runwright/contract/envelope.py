@@ -153,7 +153,9 @@ def _check_key(event: RunEventWrite) -> bytes:
     return key
 
 
-def check_payload(event: RunEventWrite, payload: bytes, limit: int = MAX_PAYLOAD_BYTES) -> msgspec.Struct | None:
+def check_payload(
+    event_type: str, version: int | None, payload: bytes, limit: int = MAX_PAYLOAD_BYTES
+) -> msgspec.Struct | None:
     """Raise unless these bytes may be this event's payload; give back its known fields, typed.
 
     None for a type from elsewhere: of those only the envelope is checked.
@@ -174,7 +176,7 @@ def check_payload(event: RunEventWrite, payload: bytes, limit: int = MAX_PAYLOAD
         raise refused("The payload must be a JSON object.", field="payload")
     if b"\\u0000" in payload and _holds_nul(content):
         raise refused("The payload must not contain NUL characters.", field="payload")
-    return typed_payload(event.event_type, event.schema_version, payload)
+    return typed_payload(event_type, version, payload)
 
 
 def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgspec.Struct | None:

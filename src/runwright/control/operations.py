@@ -152,8 +152,7 @@ class Operations:
 
     async def wait(self, run_id: str, timeout: float | None = None) -> RunSnapshot:
         """Wait until the run has ended; the run as it then is, or as it is when the time is up."""
-        await self.engine.ended(run_id, timeout)
-        return await self.log.snapshot(run_id)
+        return await self.engine.ended(run_id, timeout)
 
     async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
         """The run's events; with `follow`, those to come until it has ended."""

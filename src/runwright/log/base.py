@@ -76,14 +76,16 @@ class RunLog(Store):
     async def create_run(
         self,
         run: RunIdentity,
-        first_events: Sequence[RunEventWrite] = (),
+        first_events: Sequence[RunEventWrite | Prepared] = (),
         *,
         enforcement: Enforcement = Enforcement.STRICT,
         fence: Fence | None = None,
     ) -> list[Receipt]:
         """Make a run and its first events in one transaction; RUN_ALREADY_EXISTS if there is one."""
         check_identity(run)
-        prepared = [prepare(event, self._payload_limit) for event in first_events]
+        prepared = [
+            event if isinstance(event, Prepared) else prepare(event, self._payload_limit) for event in first_events
+        ]
         unit = Unit(run.run_id, prepared, fence=fence, create=(run.context, Enforcement(enforcement)))
         await self._intake.submit([unit], self._enqueue)
         return _receipts_or_raise(unit.results)
@@ -114,6 +116,14 @@ class RunLog(Store):
             )
         results = await self._append_many(events, atomic=True, expected_seq=expected_seq, fence=fence)
         return _receipts_or_raise(results)
+
+    async def append_own(
+        self, events: Sequence[Prepared], *, expected_seq: int | None = None, fence: Fence | None = None
+    ) -> list[Receipt]:
+        """Append what our own engine prepared, all of one run; for the rest as `append`."""
+        unit = Unit(events[0].run[0], events, True, expected_seq, fence)
+        await self._intake.submit((unit,), self._enqueue)
+        return _receipts_or_raise(unit.results)
 
     async def ingest(
         self,

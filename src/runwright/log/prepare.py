@@ -10,6 +10,7 @@ from runwright.contract.catalog import CATALOG, schema_version_of
 from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_envelope, check_identity, check_payload
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.keys import key_bytes
 from runwright.contract.timestamps import from_micros
 from runwright.core.chain import StoredEvent
 
@@ -40,7 +41,7 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
     problem: RunwrightError | None = None
     if payload is not None:
         try:
-            check_payload(event, payload, payload_limit)
+            check_payload(event.event_type, event.schema_version, payload, payload_limit)
         except RunwrightError as error:
             problem = error
     event_id = event.event_id.lower()
@@ -63,6 +64,47 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
         b"",
     )
     return Prepared(run, event_id, stored, event.event_type in _DRIVING, problem)
+
+
+def prepare_own(
+    run: Context,
+    event_id: str,
+    event_type: str,
+    step_id: str | None,
+    attempts: tuple[int, int],
+    emitted_at: str,
+    emitted_by: str,
+    payload: bytes | None,
+    payload_limit: int = MAX_PAYLOAD_BYTES,
+) -> Prepared:
+    """An event of Runwright's own engine: its envelope is right by construction, its payload is checked like any."""
+    engine_attempt, attempt = attempts
+    run_id, _, _, _, plan_id, plan_version = run
+    problem: RunwrightError | None = None
+    if payload is not None:
+        try:
+            check_payload(event_type, None, payload, payload_limit)
+        except RunwrightError as error:
+            problem = error
+    stored = StoredEvent(
+        0,
+        bytes.fromhex(event_id.replace("-", "")),
+        event_type,
+        schema_version_of(event_type),
+        step_id,
+        engine_attempt,
+        attempt,
+        key_bytes(run_id, step_id, attempt, event_type, plan_id, plan_version),
+        emitted_at,
+        0,
+        emitted_by,
+        None,
+        None,
+        payload,
+        None,
+        b"",
+    )
+    return Prepared(run, event_id, stored, event_type in _DRIVING, problem)
 
 
 _known_runs: dict[Context, Context] = {}

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunEventWrite, RunIdentity
+from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
@@ -19,6 +19,7 @@ from runwright.core.net import Net
 from runwright.core.room import Room
 from runwright.core.steering import Stop, next_deadline
 from runwright.log.judge import Fence
+from runwright.log.prepare import Prepared
 
 from .facts import Fact
 from .launch import Launcher
@@ -222,7 +223,7 @@ class RunDriver:
             self._carry_out(part)
         return True
 
-    async def _offer(self, events: list[RunEventWrite]) -> None:
+    async def _offer(self, events: list[Prepared]) -> None:
         """Offer the same events until they are in. What certainly did not get in within the write budget
         is given up with STORE_WRITE_BUDGET_EXCEEDED; what may have got in is offered again, for ever."""
         log, started, waited = self.engine.log, self.engine.clock.monotonic(), 0.05
@@ -231,7 +232,7 @@ class RunDriver:
             self.engine.check_lease()
             try:
                 if self.exists:
-                    receipts = await log.append(events, expected_seq=self.seq, fence=self.fence)
+                    receipts = await log.append_own(events, expected_seq=self.seq, fence=self.fence)
                 else:
                     receipts = await log.create_run(self.run, events, fence=self.fence)
                 break
@@ -253,7 +254,7 @@ class RunDriver:
         self.engine.check_lease()
         foreign = self.registry.settled(events, receipts)
         if foreign and not unknown:
-            types = ", ".join(sorted({event.event_type for event in foreign}))
+            types = ", ".join(sorted(set(foreign)))
             logger.warning("Run %s: %s was in the log already; the first stays", self.run.run_id, types)
         self.seq = max(self.seq, receipts[-1].run_seq)
         self.decider.state.summary.last_event_seq = self.seq

@@ -15,12 +15,12 @@ from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.plan import StepClass
-from runwright.contract.snapshot import Alert
+from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
 from runwright.core.room import Room
-from runwright.core.state import RunState
+from runwright.core.state import RunState, freeze
 from runwright.core.workings import Workings
 from runwright.log.base import RunLog
 from runwright.log.judge import Fence
@@ -38,6 +38,7 @@ from .work import Executing
 
 logger = logging.getLogger("runwright.engine")
 
+CLASSES = tuple(StepClass)
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
 RETRY_MICROS = 1_000_000
@@ -94,7 +95,7 @@ class Engine:
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: dict[str, int | None] = {}
-        self._ends: dict[str, list[asyncio.Future[None]]] = {}
+        self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
         self._short_of_room: dict[RunDriver, None] = {}
         self._reserved: Counter[StepClass] = Counter()
         self._background: list[asyncio.Task[None]] = []
@@ -169,8 +170,7 @@ class Engine:
 
     def room(self) -> Room:
         """How much may start now: what the executor has room for, less what is being appended."""
-        free = {step_class: self.executor.room(step_class) - self._reserved[step_class] for step_class in StepClass}
-        return Room(free)
+        return Room({step_class: self.executor.room(step_class) - self._reserved[step_class] for step_class in CLASSES})
 
     @contextmanager
     def reserved(self, room: Room) -> Generator[None]:
@@ -318,7 +318,7 @@ class Engine:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(driver, error)
         elif driver.status in ENDED:
-            self._finished(run_id)
+            self._finished(run_id, driver)
         elif run_id not in self._parked and not driver.created.cancelled():
             self._left(run_id)
 
@@ -340,33 +340,35 @@ class Engine:
             if not future.done():
                 future.set_result(None)  # whoever waits looks for themselves
 
-    def _finished(self, run_id: str) -> None:
+    def _finished(self, run_id: str, driver: RunDriver | None = None) -> None:
         self._known.discard(run_id)
-        for future in self._ends.pop(run_id, []):
+        waiting = self._ends.pop(run_id, [])
+        snapshot = freeze(driver.run, driver.decider.state) if waiting and driver is not None else None
+        for future in waiting:
             if not future.done():
-                future.set_result(None)
+                future.set_result(snapshot)
 
     def _fail_waiters(self, run_id: str, error: BaseException) -> None:
         for future in self._ends.pop(run_id, []):
             if not future.done():
                 future.set_exception(error)
 
-    async def ended(self, run_id: str, timeout: float | None = None) -> RunStatus:
-        """Wait until the run has ended, whoever drives it."""
+    async def ended(self, run_id: str, timeout: float | None = None) -> RunSnapshot:
+        """Wait until the run has ended, whoever drives it, or the time is up; the run as it then is."""
         deadline = None if timeout is None else self.clock.monotonic() + timeout
         while True:
-            row = await self.log.find_run(run_id)
-            left = None if deadline is None else deadline - self.clock.monotonic()
-            if row.status in ENDED or (left is not None and left <= 0):
-                return row.status
+            left = None if deadline is None else max(0.0, deadline - self.clock.monotonic())
             if run_id in self._drivers or run_id in self._parked:
-                future: asyncio.Future[None] = self._loop.create_future()
+                future: asyncio.Future[RunSnapshot | None] = self._loop.create_future()
                 self._ends.setdefault(run_id, []).append(future)
                 await asyncio.wait([future], timeout=left)
-                if future.done() and future.exception() is not None:
-                    await future
-            else:
-                await self.log.wait_for_news(min(1.0, left) if left is not None else 1.0)
+                if future.done() and (snapshot := future.result()) is not None:
+                    return snapshot  # the driver's own fold: nothing has to be read
+            row = await self.log.find_run(run_id)
+            if row.status in ENDED or (deadline is not None and self.clock.monotonic() >= deadline):
+                return await self.log.snapshot(run_id)
+            if not self.is_driven(run_id):
+                await self.log.wait_for_news(1.0 if left is None else min(1.0, left))
 
     def is_driven(self, run_id: str) -> bool:
         return run_id in self._drivers or run_id in self._parked or run_id in self._arriving

@@ -44,9 +44,8 @@ class StepEnded:
         self.error = error
 
     def apply(self, decider: Decider) -> None:
-        place = parse_path(self.path)
-        if place is not None and place.indexes:
-            self._end_iteration(decider, place)
+        if self.path not in decider.net.index:
+            self._end_iteration(decider, parse_path(self.path))
             return
         cell = decider.state.steps.get(self.path)
         if cell is None or cell.status is not StepStatus.RUNNING or cell.attempt != self.attempt:
@@ -61,7 +60,9 @@ class StepEnded:
         name, where = placed("result", b"null" if self.result is None else self.result, decider.blobs)
         return {name: msgspec.Raw(where), "durationMs": self.took_ms}
 
-    def _end_iteration(self, decider: Decider, place: EntityPath) -> None:
+    def _end_iteration(self, decider: Decider, place: EntityPath | None) -> None:
+        if place is None or not place.indexes:
+            return
         loop, index = decider.work.loops.get(place.step), place.indexes[0]
         if loop is None or loop.attempt != place.attempt or loop.states[index] != RUNNING:
             return

@@ -66,8 +66,10 @@ class Launcher:
         return len(self._running)
 
     def launch(self, path: str, attempt: int) -> None:
-        place = parse_path(path)
-        node = None if place is None else self._driver.net.node(place.step)
+        node = self._driver.net.node(path)
+        place = EntityPath(path) if node is not None else parse_path(path)
+        if node is None and place is not None:
+            node = self._driver.net.node(place.step)
         if place is None or node is None or self._abandoned or not self._is_open(node, place, attempt):
             return
         try:
@@ -82,6 +84,9 @@ class Launcher:
             return
         except (RunwrightError, StepError) as error:
             self._fail(path, attempt, error)
+            return
+        except Exception as error:  # a tool from elsewhere may fail in ways of its own: that is its step's business
+            self._fail(path, attempt, StepError("STEP_RAISED", f"{type(error).__name__}: {error}"))
             return
         output = self._engine.step_logs.writer(self._driver.run.run_id, path, attempt)
         running = _Running(path, attempt, node, self._engine.clock.monotonic(), output)

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, cast
 
 import msgspec
@@ -29,6 +29,9 @@ _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _CALL = re.compile(rf"(?P<module>{_DOTTED}):(?P<name>{_DOTTED})")
 _VALUE = "__runwright_value__"
 _MISSING = object()
+
+
+_COROUTINE = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 
 
 class PythonInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -90,6 +93,8 @@ def resolve(call: str) -> Callable[..., Any]:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling this gives a coroutine: a coroutine function, bound, partial or an object that has one."""
+    if isinstance(function, FunctionType):
+        return bool(function.__code__.co_flags & _COROUTINE)  # nearly always, and many times as fast as asking inspect
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

@@ -1,0 +1,116 @@
+"""Steps that tests of the engine run for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import runwright as rw
+
+
+def sleep(seconds: float, value: Any = None) -> Any:
+    time.sleep(seconds)
+    return value
+
+
+def note(file: str, value: Any = None, seconds: float = 0.0) -> Any:
+    """Append a line to a file, whole, whoever else does."""
+    step = rw.current_step()
+    write_line(file, f"{step.step_id} {step.attempt} {step.engine_attempt} {value}")
+    time.sleep(seconds)
+    return value
+
+
+def write_line(file: str, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{text}\n".encode())
+    os.close(descriptor)
+
+
+def fail_times(file: str, times: int, value: Any = None) -> Any:
+    """Fails as often as said; how often it was called is in the file."""
+    write_line(file, "called")
+    if len(Path(file).read_text().splitlines()) <= times:
+        raise RuntimeError("not yet")
+    return value
+
+
+def wait_for_file(file: str, value: Any = None) -> Any:
+    """A step that stops when it is asked to."""
+    step = rw.current_step()
+    while not Path(file).exists():
+        if step.cancelled.wait(0.01):
+            raise rw.StepError("STOPPED", "asked to stop", retryable=False)
+    return value
+
+
+def ignore_stop(file: str) -> str:
+    while not Path(file).exists():
+        time.sleep(0.01)
+    return "never stopped"
+
+
+def count_at_once(folder: str, name: str, seconds: float) -> int:
+    """How many of these run at once, this one included."""
+    mine = Path(folder, str(name))
+    mine.touch()
+    time.sleep(seconds)
+    count = len(list(Path(folder).iterdir()))
+    mine.unlink()
+    return count
+
+
+def fail_without_retry() -> None:
+    raise rw.StepError("NO_SUCH_ORDER", "it is not there", retryable=False, category="data")
+
+
+def echo(**values: Any) -> dict[str, Any]:
+    return values
+
+
+def checkpoint(state: Any) -> None:
+    rw.current_step().checkpoint(state)
+
+
+def checkpoint_for_ever() -> None:
+    number = 0
+    while True:
+        number += 1
+        time.sleep(0.02)
+        rw.current_step().checkpoint(number)
+
+
+def fork_children(file: str) -> int:
+    """Leaves a child behind that says it is alive as long as it is."""
+    code = f"import time\nwhile True:\n  open({file!r}, 'a').write('x')\n  time.sleep(0.05)"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    return child.pid
+
+
+def ignore_sigterm(file: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(file).write_text(str(os.getpid()))
+    while True:
+        time.sleep(1)
+
+
+def exit_process() -> None:
+    raise SystemExit(3)
+
+
+async def block_loop(seconds: float) -> str:
+    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    return "blocked"
+
+
+async def quick() -> str:
+    return "quick"
+
+
+def big(size: int, letter: str = "x") -> str:
+    return letter * size
