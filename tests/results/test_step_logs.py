@@ -355,6 +355,19 @@ def test_a_fork_of_a_step_prints_to_the_same_log_without_repeating_what_was_said
     assert sorted(texts(logs.read("r"))) == ["child", "child err", "parent before", "unfinished parent after"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_may_be_the_first_to_print(logs: StepLogs) -> None:
+    writer = logs.writer("r", "s", 1)
+    with logs._lock:
+        pid = os.fork()
+        if pid == 0:
+            writer.write("out", b"child\n")
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.write("out", b"parent\n")
+    assert sorted(texts(logs.read("r"))) == ["child", "parent"]
+
+
 def test_a_destructor_that_prints_while_we_write_does_not_hang(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
 

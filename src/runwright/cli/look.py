@@ -112,12 +112,17 @@ async def show_command(session: Session, run: str, at: str | None) -> int:
     return DONE
 
 
+def short_version(version: str) -> str:
+    """A version that is a content hash, as much of it as people need."""
+    return f"{version[:12]}…" if len(version) == 64 else version
+
+
 def _show_run(snapshot: RunSnapshot, last_seq: int, plan: ExecutionPlan | None) -> None:
     at = "" if snapshot.last_event_seq == last_seq else f"  (as of event {snapshot.last_event_seq} of {last_seq})"
     words = status(snapshot.status) + (f" {snapshot.substatus}" if snapshot.substatus else "")
     click.echo(f"{heading(plain(snapshot.run_id))}  {words}{at}")
     facts = [
-        f"plan {snapshot.plan_id} {snapshot.plan_version}",
+        f"plan {snapshot.plan_id} {short_version(snapshot.plan_version)}",
         plural(snapshot.last_event_seq, "event"),
         f"started {clock_time(snapshot.started_at)}" if snapshot.started_at else "",
         f"took {duration(snapshot.total_duration_ms)}" if snapshot.total_duration_ms is not None else "",

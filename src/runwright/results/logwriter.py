@@ -22,6 +22,17 @@ HOLD_BACK = 0.2
 TRY_AGAIN = 1.0
 """How long, in seconds, nothing is tried after the disk took nothing."""
 
+_process = object()
+"""Stands for this process: a fork of it has another. Asking the system for each line would take longer."""
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 class LogHome(Protocol):
     """Whoever keeps the writers."""
@@ -49,13 +60,13 @@ class LogWriter:
         self._lines: LineBuffer | None = None
         self._files: ChunkFiles | None = None
         self._closed = self._busy = self._waiting = False  # waiting: for the next flush
-        self._process = 0
+        self._process = _process
         self._alone = False  # in a fork of our process, where nobody flushes
         self._retry_at = 0.0
 
     def write(self, stream: str, data: bytes) -> None:
         """Take output of `stream`: "out" or "err"."""
-        if self._lines is None or self._process != os.getpid():
+        if self._lines is None or self._process is not _process:
             self._begin()
         with self._lock:
             if self._closed or self._busy or not data:  # busy: a destructor printed while we were writing
@@ -92,15 +103,15 @@ class LogWriter:
 
     def _begin(self) -> None:
         """With the first output; and anew in a fork, for the parent writes what it had, where it was."""
-        if self._lines is not None:
+        if self._process is not _process:
             self._lock = threading.RLock()  # it may have been held by a thread that is not here
-            self._alone, self._busy = True, False
+            self._process = _process
+            self._alone, self._busy, self._lines = True, False, None
         with self._lock:
-            if self._lines is None or self._alone:
+            if self._lines is None:
                 folder = self._home.path(self._run_id, self._entity)
                 self._files = ChunkFiles(folder, self._run_id, self._entity, self._attempt)
                 self._lines = LineBuffer(self._home.now, self._keep)
-                self._process = os.getpid()
 
     def _keep(self, block: bytes, since: str) -> None:
         assert self._files is not None
