@@ -146,6 +146,7 @@ class Launcher:
             idempotency_token=token,
             restored=None if saved is None else msgspec.json.decode(saved),
             write=running.output.write,
+            end_output=running.output.close,
             save=partial(self._save, path, attempt),
         )
 
@@ -178,8 +179,6 @@ class Launcher:
     def _ended(self, running: _Running, outcome: Outcome) -> None:
         if self._running.get(running.path) is running:
             del self._running[running.path]
-        if not outcome.abandoned:
-            running.output.close()
         self._engine.room_is_free()
         if self._abandoned:
             return
