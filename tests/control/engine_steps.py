@@ -114,3 +114,39 @@ async def quick() -> str:
 
 def big(size: int, letter: str = "x") -> str:
     return letter * size
+
+
+def note_or_fail(file: str, number: int, bad: list[int], good: str = "") -> int:
+    """Leave a line, then fail for bad numbers, until the file `good` is there."""
+    write_line(file, str(number))
+    if number in bad and not (good and Path(good).exists()):
+        raise ValueError(number)
+    return number
+
+
+def note_and_hold(file: str, number: int, held: int, go: str) -> int:
+    """Leave a line; one of the numbers stands still until the file `go` is there."""
+    write_line(file, str(number))
+    while number == held and not Path(go).exists():
+        time.sleep(0.01)
+    return number
+
+
+def first_time_hang(file: str) -> str:
+    """Hangs until it is asked to stop, but only the first time."""
+    if Path(file).exists():
+        return "done"
+    Path(file).touch()
+    rw.current_step().cancelled.wait(60)
+    raise ValueError("stopped")
+
+
+def checkpoint_in_spite_of_all(seconds: float) -> None:
+    """The first attempt ignores that it was given up, and goes on to write checkpoints."""
+    step = rw.current_step()
+    if step.attempt > 1:
+        time.sleep(seconds)
+        return
+    for number in range(1000):
+        time.sleep(0.05)
+        step.checkpoint(number)

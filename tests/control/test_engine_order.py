@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import engine, ended, event, held, only, python, reasons, run, sleep, statuses, story
+from engine_kit import ended, engine, event, held, only, python, reasons, run, sleep, statuses, story
 
 FAIL = python("1 / 0")
 
@@ -16,7 +16,9 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def test_a_plan_without_dependencies_runs_strictly_as_declared(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plan_without_dependencies_runs_strictly_as_declared(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["late", "b", "a", "zz", "c"]
     steps: list[dict[str, Any]] = [{"id": name, "python": sleep(0.02)} for name in names]
@@ -28,7 +30,9 @@ async def test_a_plan_without_dependencies_runs_strictly_as_declared(store_url: 
     assert lines == [f"{kind} {name}" for name in names for kind in ("StepStarted", "StepCompleted")]
 
 
-async def test_independent_branches_never_wait_for_each_other(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_independent_branches_never_wait_for_each_other(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While one branch stands still, the other runs to its end."""
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
@@ -77,7 +81,11 @@ async def test_a_false_condition_skips_the_step_and_what_depends_on_it(store: st
 
 
 async def test_in_a_sequential_plan_the_next_step_goes_on_after_a_false_condition(store: str) -> None:
-    steps = [{"id": "a", "when": False, "noop": {}}, {"id": "b", "when": "{{ params.go }}", "noop": {}}, {"id": "c", "noop": {}}]
+    steps = [
+        {"id": "a", "when": False, "noop": {}},
+        {"id": "b", "when": "{{ params.go }}", "noop": {}},
+        {"id": "c", "noop": {}},
+    ]
     async with engine(store) as operations:
         snapshot = await run(operations, {"plan": "p", "params": {"go": "false"}, "steps": steps})
         assert reasons(await story(operations, snapshot.run_id)) == {"a": "CONDITION_FALSE", "b": "CONDITION_FALSE"}
@@ -180,7 +188,10 @@ async def test_cancelling_a_run_that_waits_for_an_operator_skips_the_rest(store:
         await event(operations, run_id, "StepCompleted", "after-that")
         await operations.signal(run_id, "CANCEL")
         snapshot = await ended(operations, run_id)
-        assert reasons(await story(operations, run_id)) == {"needs-bad": "RUN_CANCELLED", "needs-needs-bad": "RUN_CANCELLED"}
+        assert reasons(await story(operations, run_id)) == {
+            "needs-bad": "RUN_CANCELLED",
+            "needs-needs-bad": "RUN_CANCELLED",
+        }
     assert snapshot.status == "CANCELLED"
 
 
@@ -193,7 +204,9 @@ async def test_a_plan_of_many_steps_runs_each_once(store: str) -> None:
     assert (snapshot.completed_steps, snapshot.skipped_steps, len(snapshot.steps)) == (1666, 834, 2500)
 
 
-async def test_events_of_an_ended_run_verify_and_rebuild_alike(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_of_an_ended_run_verify_and_rebuild_alike(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
     go.touch()

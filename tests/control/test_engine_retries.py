@@ -15,9 +15,18 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def test_a_step_is_tried_as_often_as_its_policy_says(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_is_tried_as_often_as_its_policy_says(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    step = {"id": "a", "retry": {"maxAttempts": 3, "initial": "10ms"}, "python": {"call": "engine_steps:fail_times", "args": {"file": str(tmp_path / "calls"), "times": 2, "value": 7}}}
+    step = {
+        "id": "a",
+        "retry": {"maxAttempts": 3, "initial": "10ms"},
+        "python": {
+            "call": "engine_steps:fail_times",
+            "args": {"file": str(tmp_path / "calls"), "times": 2, "value": 7},
+        },
+    }
     async with engine(store_url) as operations:
         snapshot = await run(operations, {"plan": "p", "steps": [step]})
         assert await operations.result(snapshot.run_id, "a") == 7
@@ -66,13 +75,22 @@ async def test_an_error_that_says_so_is_not_retried(store: str) -> None:
         failed = await event(operations, snapshot.run_id, "StepFailed", "a")
     error = step_of(snapshot, "a").error
     assert error is not None
-    assert (error.code, error.message, error.retryable, error.category) == ("NO_SUCH_ORDER", "it is not there", False, "data")
+    assert (error.code, error.message, error.retryable, error.category) == (
+        "NO_SUCH_ORDER",
+        "it is not there",
+        False,
+        "data",
+    )
     assert (failed.payload or {})["error"]["code"] == "NO_SUCH_ORDER"
     assert step_of(snapshot, "a").logical_attempt_id == 1
 
 
 async def test_while_a_step_waits_for_its_retry_the_run_says_so(store: str, tmp_path: Path) -> None:
-    step = {"id": "a", "retry": {"maxAttempts": 2, "initial": "30s", "jitter": False}, "python": once(tmp_path / "calls")}
+    step = {
+        "id": "a",
+        "retry": {"maxAttempts": 2, "initial": "30s", "jitter": False},
+        "python": once(tmp_path / "calls"),
+    }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
         await event(operations, run_id, "StepRetryScheduled", "a")
@@ -93,10 +111,14 @@ async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(store: str,
     if kind == "shell":
         work = {"shell": f"if [ -e {first} ]; then echo '\"done\"'; else touch {first}; sleep 60; fi"}
     else:
-        code = "import os\nimport runwright as rw\nif os.path.exists(f): result = 'done'\nelse:\n  open(f, 'w').close()\n  rw.current_step().cancelled.wait(60)\n  raise ValueError('stopped')"
-        work = {"python": python(code, f=str(first))}
+        work = {"python": {"call": "engine_steps:first_time_hang", "args": {"file": str(first)}}}
     # An isolated step must first start Python, which takes a while on a busy machine.
-    step = {"id": "a", "timeout": "3s" if kind == "isolation" else "0.5s", "retry": {"maxAttempts": 2, "initial": 0}, **work}
+    step = {
+        "id": "a",
+        "timeout": "3s" if kind == "isolation" else "0.5s",
+        "retry": {"maxAttempts": 2, "initial": 0},
+        **work,
+    }
     if kind == "isolation":
         step["class"] = "isolation"
     async with engine(store) as operations:
@@ -119,7 +141,9 @@ async def test_a_wait_that_is_longer_than_its_timeout_fails(store: str) -> None:
 
 async def test_a_wait_with_a_value_that_is_no_duration_fails_its_step(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "params": {"long": "soon"}, "steps": [{"id": "a", "wait": "{{ params.long }}"}]})
+        snapshot = await run(
+            operations, {"plan": "p", "params": {"long": "soon"}, "steps": [{"id": "a", "wait": "{{ params.long }}"}]}
+        )
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "INVALID_INPUT"
@@ -141,8 +165,19 @@ async def test_a_run_that_takes_too_long_fails_with_its_steps_ended_before_it(st
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "RUN_TIMEOUT"
     assert lines[-1] == "RunFailed RUN_TIMEOUT"
-    assert statuses(snapshot) == {"slow": "FAILED", "waits": "FAILED", "each": "FAILED", "done": "SUCCESS", "after": "SKIPPED"}
-    assert {"StepFailed slow TIMEOUT", "StepFailed waits TIMEOUT", "StepFailed each TIMEOUT", "StepSkipped after RUN_FAILED"} <= set(lines)
+    assert statuses(snapshot) == {
+        "slow": "FAILED",
+        "waits": "FAILED",
+        "each": "FAILED",
+        "done": "SUCCESS",
+        "after": "SKIPPED",
+    }
+    assert {
+        "StepFailed slow TIMEOUT",
+        "StepFailed waits TIMEOUT",
+        "StepFailed each TIMEOUT",
+        "StepSkipped after RUN_FAILED",
+    } <= set(lines)
     end = [record for record, entry in zip(records, lines, strict=True) if "TIMEOUT" in entry]
     assert len({record.persisted_at for record in end}) == 1  # one append
     for record in end:
@@ -158,8 +193,9 @@ async def test_a_run_that_only_waits_for_an_operator_times_out_as_well(store: st
     assert snapshot.root_cause.code == "RUN_TIMEOUT"
 
 
-async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -> None:
+async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread cannot be stopped. Its step has failed, and what it gives back one day changes nothing."""
+    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.2)
     go = tmp_path / "go"
     step = {"id": "a", "timeout": "0.2s", "python": {"call": "engine_steps:ignore_stop", "args": {"file": str(go)}}}
     other = {"plan": "q", "steps": [{"id": "b", "python": sleep(0.01)}]}
@@ -176,13 +212,15 @@ async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
 
 
-async def test_an_attempt_that_was_given_up_writes_no_checkpoints_any_more(store: str) -> None:
+async def test_an_attempt_that_was_given_up_writes_no_checkpoints_any_more(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its marks would be handed to the attempt that runs now."""
-    code = "import time\nimport runwright as rw\nstep = rw.current_step()\nfor n in range(90 if step.attempt == 1 else 0):\n  time.sleep(0.1)\n  step.checkpoint(n)\nif step.attempt == 2:\n  time.sleep(1.5)"
-    step = {"id": "a", "timeout": "0.3s", "retry": {"maxAttempts": 2, "initial": 0}, "python": python(code)}
-    step2 = {**step, "timeout": "2s"}
+    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.2)
+    work = {"call": "engine_steps:checkpoint_in_spite_of_all", "args": {"seconds": 0.5}}
+    step = {"id": "a", "timeout": "0.7s", "retry": {"maxAttempts": 2, "initial": 0}, "python": work}
     async with engine(store) as operations:
-        run_id = await operations.start(operations.load({"plan": "p", "steps": [step2]}))
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
         await ended(operations, run_id)
         lines = await story(operations, run_id)
     after = lines[lines.index("StepFailed a STEP_TIMEOUT") :]

@@ -248,7 +248,11 @@ def test_a_forced_retry_names_its_signal() -> None:
     play = graph(step("a"), step("b"))
     play.decide()
     play.end("a")
-    assert play.signal("RETRY_STEP", stepId="a", force=True) == ["StepRetryScheduled a", "SignalProcessed", "StepStarted a #2"]
+    assert play.signal("RETRY_STEP", stepId="a", force=True) == [
+        "StepRetryScheduled a",
+        "SignalProcessed",
+        "StepStarted a #2",
+    ]
     started = play.drafts[-1]
     assert b'"forcedBy":"00000000-0000-4000-8000-000000000001"' in started.raw_payload
 
@@ -341,7 +345,11 @@ def test_a_paused_run_does_not_complete() -> None:
 def test_the_second_pause_and_its_resume_have_the_ordinal_two() -> None:
     play = Play(step("a"))
     play.decide()
-    lines = [entry for n, kind in enumerate(("PAUSE", "RESUME", "PAUSE", "PAUSE", "RESUME", "RESUME"), 1) for entry in play.signal(kind, n)]
+    lines = [
+        entry
+        for n, kind in enumerate(("PAUSE", "RESUME", "PAUSE", "PAUSE", "RESUME", "RESUME"), 1)
+        for entry in play.signal(kind, n)
+    ]
     assert lines == [
         "RunPaused",
         "SignalProcessed",
@@ -409,7 +417,12 @@ def test_an_emergency_stop_comes_before_everything_that_waits() -> None:
 
 def test_a_loop_hands_out_no_more_than_it_may_and_gathers_in_order() -> None:
     play = graph(Step(step_id="a", kind="noop", foreach=Foreach(["x", "y", "z"], "item", 2)))
-    assert play.decide()[2:] == ["StepStarted a", "LoopStarted a", "LoopIterationStarted a[0]", "LoopIterationStarted a[1]"]
+    assert play.decide()[2:] == [
+        "StepStarted a",
+        "LoopStarted a",
+        "LoopIterationStarted a[0]",
+        "LoopIterationStarted a[1]",
+    ]
     play.decider.say("LoopIterationDone", "a[1]", 1, {"index": 1, "result": "second"}, "worker")
     assert play.decide()[1:] == ["LoopIterationStarted a[2]"]
     play.decider.say("LoopIterationDone", "a[2]", 1, {"index": 2, "result": "third"}, "worker")
@@ -481,7 +494,11 @@ def test_whoever_takes_over_decides_the_same(data: st.DataObject) -> None:
     steps = [
         step(
             name,
-            *data.draw(st.lists(st.sampled_from(names[:n]), max_size=2, unique=True) if n and order is Order.GRAPH else st.just([])),
+            *data.draw(
+                st.lists(st.sampled_from(names[:n]), max_size=2, unique=True)
+                if n and order is Order.GRAPH
+                else st.just([])
+            ),
             when=data.draw(st.sampled_from([None, None, True, False])),
             retry=Retry(max_attempts=data.draw(st.integers(1, 2)), initial=0.0),
         )
@@ -502,6 +519,8 @@ def test_whoever_takes_over_decides_the_same(data: st.DataObject) -> None:
             assert one.end(name, error=error, attempt=attempt) == other.end(name, error=error, attempt=attempt)
         elif act == "skip" and one.status == "RUNNING":
             name = data.draw(st.sampled_from(names))
-            assert one.signal("SKIP_STEP", number + 1, stepId=name) == other.signal("SKIP_STEP", number + 1, stepId=name)
+            assert one.signal("SKIP_STEP", number + 1, stepId=name) == other.signal(
+                "SKIP_STEP", number + 1, stepId=name
+            )
         else:
             assert one.decide() == other.decide()

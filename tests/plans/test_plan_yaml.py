@@ -198,3 +198,10 @@ def test_any_data_is_a_plan_or_a_list_of_problems(document: dict[str, Any]) -> N
         loaded(json.dumps(document))
     except PlanInvalid as invalid:
         assert all(problem.line is not None for problem in invalid.problems)
+
+
+@pytest.mark.parametrize("text", ["plan: p\nplan: q", "- " * 1000, "plan: p\nsteps: [{id: a, nop: }]", "plan: *a"])
+def test_without_libyaml_the_same_problems_are_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = [problem.rsplit(" INVALID", 1)[0] for problem in problems(text)]
+    monkeypatch.setattr("yaml.__with_libyaml__", False)
+    assert [problem.rsplit(" INVALID", 1)[0] for problem in problems(text)] == with_it

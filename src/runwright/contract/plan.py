@@ -84,7 +84,7 @@ class PlanMetadata(_Part, frozen=True, kw_only=True):
 class ExecutionPlan(_Part, frozen=True, kw_only=True):
     metadata: PlanMetadata
     params: dict[str, Any] = {}
-    order: Order = Order.SEQUENTIAL
+    order: Order  # always written: what it is by default hangs on the steps
     on_failure: OnFailure = OnFailure.FAIL
     timeout: float | None = None
     steps: tuple[Step, ...]

@@ -47,7 +47,9 @@ class Values:
             if node_of is not None and node_of.step.foreach is not None and isinstance(value, list):
                 value = [self._part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
             steps[name] = {"status": str(status), "result": value}
-        return {"params": self._work.params, "steps": steps, "run": self._run, **more}
+        own = self._state.steps.get(node.step.step_id)
+        step = {"id": node.step.step_id, "attempt": 1 if own is None else own.attempt}
+        return {"params": self._work.params, "steps": steps, "run": self._run, "step": step, **more}
 
     def of(self, stored: StoredResult) -> Any:
         if stored.ref is None:

@@ -74,6 +74,7 @@ class Launcher:
             return
         try:
             more = self._loop_scope(node, place.indexes) if place.indexes else {}
+            more["step"] = {"id": path, "attempt": attempt}
             tool, inputs = self._prepare(node, more)
             if tool.lane(inputs, node.step) is Lane.TIMER:
                 self._wait(node, path, attempt, self._engine.due_at(tool, inputs))
