@@ -100,7 +100,14 @@ def test_only_types_that_change_state_are_kept_for_whoever_drives_the_run() -> N
     """What others may write into a run that is driven: what they decided on signals, and what changes nothing."""
     beside = {name for name, kind in CATALOG.items() if not kind.changes_state}
     assert {"SignalAccepted", "SignalRejected", "AdmissionEvaluated", "ResultStored"} <= beside
-    assert not beside & {*LIFECYCLE, "RunApproved", "StepRetryScheduled", "LoopDone", "SignalProcessed", "RunParamsUpdated"}
+    assert not beside & {
+        *LIFECYCLE,
+        "RunApproved",
+        "StepRetryScheduled",
+        "LoopDone",
+        "SignalProcessed",
+        "RunParamsUpdated",
+    }
 
 
 def test_types_from_elsewhere_are_at_their_first_version() -> None:

@@ -96,7 +96,7 @@ async def test_a_long_step_resumes_at_its_last_checkpoint(durable_url: str, tmp_
         run_once(durable_url, plan, "run-1", 0.9)
     run_once(durable_url, plan, "run-1", None)
     numbers = [int(line) for line in file.read_text().split()]
-    assert sorted(set(numbers)) == list(range(1, 201)) or len(set(numbers)) >= 197  # one may be lost between mark and file
-    assert len(numbers) <= 203
+    assert len(set(numbers)) >= 197  # a kill between mark and file may cost one line each time
+    assert len(numbers) == len(set(numbers)), "what was checkpointed was done again"
     async with rw.open_log(durable_url) as log:
         assert (await log.snapshot("run-1")).status == "COMPLETED"
