@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from runwright.contract.plan import StepClass
@@ -15,7 +14,7 @@ class Room:
         self.free = dict(free)
         self.closed = closed
         self.refused = closed  # something that could start was left waiting
-        self.taken: Counter[StepClass] = Counter()
+        self.taken: list[StepClass] = []
 
     def has(self, step_class: StepClass) -> bool:
         return self.free.get(step_class, 0) > 0
@@ -25,5 +24,5 @@ class Room:
             self.refused = True
             return False
         self.free[step_class] -= 1
-        self.taken[step_class] += 1
+        self.taken.append(step_class)
         return True

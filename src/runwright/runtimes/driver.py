@@ -133,10 +133,13 @@ class RunDriver:
             drafts, blobs = decider.take()
             if not drafts:
                 break
-            with self.engine.reserved(room):  # until the executor counts them
+            self.engine.reserve(room)  # until the executor counts them
+            try:
                 await self._put_aside(blobs)
                 if await self._append(drafts, facts):
                     break  # otherwise the log has moved on: the facts stay, the decisions are made anew
+            finally:
+                self.engine.reserve(room, -1)
         for fact in facts:
             fact.durable()
         self._under_way = []

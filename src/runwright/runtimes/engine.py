@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -97,7 +95,7 @@ class Engine:
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
         self._short_of_room: dict[RunDriver, None] = {}
-        self._reserved: Counter[StepClass] = Counter()
+        self._reserved = dict.fromkeys(CLASSES, 0)
         self._background: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
@@ -172,13 +170,10 @@ class Engine:
         """How much may start now: what the executor has room for, less what is being appended."""
         return Room({step_class: self.executor.room(step_class) - self._reserved[step_class] for step_class in CLASSES})
 
-    @contextmanager
-    def reserved(self, room: Room) -> Generator[None]:
-        self._reserved.update(room.taken)
-        try:
-            yield
-        finally:
-            self._reserved.subtract(room.taken)
+    def reserve(self, room: Room, change: int = 1) -> None:
+        """Keep what was taken for whoever is about to use it; with -1, let it go."""
+        for step_class in room.taken:
+            self._reserved[step_class] += change
 
     def wait_for_room(self, driver: RunDriver) -> None:
         self._short_of_room[driver] = None
