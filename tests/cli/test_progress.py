@@ -92,7 +92,7 @@ def told() -> Told:
         Step(step_id="fan", kind="shell", foreach=Foreach(items=[1])),
         Step(step_id="nap", kind="wait"),
     )
-    return Told(ExecutionPlan(metadata=PlanMetadata(plan_id="orders"), steps=steps))
+    return Told(ExecutionPlan(metadata=PlanMetadata(plan_id="orders"), order=Order.SEQUENTIAL, steps=steps))
 
 
 def line_of(shown: list[str], step_id: str) -> str:
@@ -173,7 +173,7 @@ def test_a_big_plan_never_needs_more_lines_than_there_are(width: int, height: in
 
 
 def test_a_run_whose_plan_is_not_known_shows_what_its_events_name() -> None:
-    told = Told(ExecutionPlan(metadata=PlanMetadata(plan_id="p"), steps=()))
+    told = Told(ExecutionPlan(metadata=PlanMetadata(plan_id="p"), order=Order.SEQUENTIAL, steps=()))
     told.story.plan = None
     told("StepStarted", "a")
     assert line_of(told.shown(), "a").startswith("● a")

@@ -15,7 +15,7 @@ from test_commands import Shell, parsed
 
 import runwright as rw
 from runwright.cli.params import read_params
-from runwright.contract.plan import ExecutionPlan, PlanMetadata
+from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata
 
 HELLO = """
 plan: hello
@@ -184,7 +184,10 @@ def test_parameters_become_what_their_defaults_are(project: Project) -> None:
 )
 def test_parameters_of_another_kind_are_refused(given: str, said: str) -> None:
     plan = ExecutionPlan(
-        metadata=PlanMetadata(plan_id="p"), params={"n": 1, "on": True, "tags": [], "map": {}}, steps=()
+        metadata=PlanMetadata(plan_id="p"),
+        params={"n": 1, "on": True, "tags": [], "map": {}},
+        order=Order.SEQUENTIAL,
+        steps=(),
     )
     with pytest.raises(rw.RunwrightError, match=said):
         read_params(plan, [given])

@@ -156,8 +156,10 @@ class Opinion:
         return newest
 
     def retrying(self) -> set[str]:
-        """Steps whose newest attempt failed and then had a retry scheduled."""
+        """Steps whose newest attempt failed and then had a retry scheduled; none once the run has ended."""
         found: set[str] = set()
+        if self.run_status in ("COMPLETED", "FAILED", "CANCELLED"):
+            return found
         for step_id, (attempt, status) in self.steps().items():
             told = [e.event_type for e in self.happened if (e.step_id, e.attempt) == (step_id, attempt)]
             if status == "FAILED" and "StepRetryScheduled" in told[told.index("StepFailed") :]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.timestamps import is_utc
-from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
 
 from .loops import loop_event, loop_retry
 from .reading import read_payload, shortened
@@ -155,6 +155,8 @@ def _signal_accepted(state: RunState, event: FoldableEvent) -> None:
 
 
 def _retry_scheduled(state: RunState, event: FoldableEvent) -> None:
+    if state.summary.status in ENDED:
+        return  # nothing will be tried again
     loop_retry(state, event)
     cell = state.steps.get(event.step_id or "")
     if cell is None or cell.retry or (cell.attempt, cell.status) != (event.logical_attempt_id, StepStatus.FAILED):

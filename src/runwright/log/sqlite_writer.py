@@ -321,7 +321,7 @@ class SqliteWriter:
             call.error = translate(error, self._path)
         except Exception as error:
             self._roll_back()
-            call.error = error
+            call.error = damaged(str(self._path)) if isinstance(error, DAMAGE) else error
         self._on_loop(call.settle)
 
     def _roll_back(self) -> None:
