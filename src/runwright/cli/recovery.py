@@ -58,6 +58,11 @@ class Recovery:
     async def _tell(self) -> None:
         while self.notices:
             await self._pipe.write(click.style(plain(f"! {self.notices.popleft()}"), fg="yellow"), err=True)
+        over: dict[str, RunStatus] = {}  # asked before the events are read, so that none of theirs is missed
+        for run_id in self._open:
+            row = await self._log.find_run(run_id)
+            if row.status in ENDED:
+                over[run_id] = row.status
         while True:
             page = await self._log.read_all(self._cursor)
             self._cursor = page.cursor
@@ -67,11 +72,8 @@ class Recovery:
             if records and not self._session.as_json:
                 several = len(self._open) + len(self.ended) > 1
                 await self._pipe.write("\n".join(self._narrator.line(record, named=several) for record in records))
-        for run_id in list(self._open):
-            row = await self._log.find_run(run_id)
-            if row.status in ENDED:
-                self._open.discard(run_id)
-                self.ended[run_id] = row.status
+        self._open -= over.keys()
+        self.ended.update(over)
 
     async def _say(self, text: str) -> None:
         if not self._session.as_json:
