@@ -39,6 +39,7 @@ class Play:
     """A run that is decided upon, with its steps ended by hand."""
 
     def __init__(self, *steps: Step, room: int = 100, **plan: Any) -> None:
+        plan = {"order": Order.SEQUENTIAL, **plan}
         self.plan = ExecutionPlan(metadata=PlanMetadata(plan_id="p"), steps=steps, **plan)
         self.net = Net(self.plan)
         self.run = rw.new_run("run-1", "p", "1")

@@ -23,6 +23,7 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.refer import gathered_ref
 from runwright.log.base import RunLog
+from runwright.log.model import RunRow
 from runwright.log.open import new_event
 from runwright.plans.load import plan_from_dict
 from runwright.runtimes.engine import Engine
@@ -41,6 +42,10 @@ from .signals import (
     check_state,
     event_payload,
 )
+
+SIGNALS_A_MINUTE = 60
+RATE_WINDOW = 500
+"""How many of a run's last events are looked at for signals of the last minute."""
 
 SIGNAL_PATIENCE = 3.0
 """Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported."""
@@ -213,6 +218,7 @@ class Operations:
             reason=reason,
         )
         rule = check_request(request)
+        await self._check_rate(row)
         earlier = await self._earlier(run_id, request)
         if earlier is not None:
             return earlier
@@ -247,6 +253,16 @@ class Operations:
         if signal_type == "RETRY_RUN":
             return await self._retry_run(row.identity, request, decision)
         return await self._apply(run_id, decision)
+
+    async def _check_rate(self, row: RunRow) -> None:
+        """At most 60 signals a run a minute, whoever sends them: counted in the log."""
+        since = from_micros(self.log.clock.now() - 60_000_000)
+        recent = await self.log.read(row.identity.run_id, max(0, row.last_seq - RATE_WINDOW))
+        decided = [r for r in recent if r.event_type in ("SignalAccepted", "SignalRejected") and r.persisted_at > since]
+        if len(decided) >= SIGNALS_A_MINUTE:
+            raise RunwrightError(
+                ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
+            )
 
     async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
         """Write the decision. False if there was one already."""
@@ -296,8 +312,13 @@ class Operations:
         try:
             net = await self.engine.plans.net(await self.engine.plan_of(run_id))
         except RunwrightError:
-            return RunView(snapshot.status, steps, frozenset(steps), frozenset())
-        return RunView(snapshot.status, steps, frozenset(net.index), frozenset(net.plan.params))
+            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), frozenset())
+        known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
+        return RunView(snapshot.status, steps, known, frozenset(net.plan.params))
+
+    def _inputs_of(self, kind: str) -> frozenset[str]:
+        tool = self.engine.tools.get(kind)
+        return frozenset() if tool is None else frozenset(tool.inputs.__struct_encode_fields__)
 
     async def _apply(self, run_id: str, decision: SignalDecision) -> SignalDecision:
         """Have it acted on: by the engine that drives the run, here or elsewhere, or by ourselves if none does."""

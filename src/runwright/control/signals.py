@@ -14,6 +14,7 @@ from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.payloads import SignalDecided
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.core.expressions import mentioned_steps
 
 LARGEST = 64 * 1024
 
@@ -171,7 +172,7 @@ class RunView(msgspec.Struct, frozen=True):
 
     status: RunStatus
     steps: dict[str, StepStatus]
-    plan_steps: frozenset[str]
+    plan_steps: dict[str, tuple[frozenset[str], frozenset[str] | None]]  # inputs, and the steps it mentions
     params: frozenset[str]
 
 
@@ -187,10 +188,28 @@ def check_state(request: SignalRequest, view: RunView) -> None:
     step_id = request.payload.get("stepId")
     if isinstance(step_id, str):
         _check_step(kind, step_id, bool(request.payload.get("force")), view)
+    if kind == "INJECT_OVERRIDE" and isinstance(step_id, str):
+        _check_override(request.payload["override"], *view.plan_steps[step_id])
     if kind == "UPDATE_PARAMS":
         unknown = sorted(set(request.payload["params"]) - view.params)
         if unknown:
             raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {unknown[0]!r}.")
+
+
+def _check_override(override: dict[str, Any], inputs: frozenset[str], mentions: frozenset[str] | None) -> None:
+    unknown = sorted(override.keys() - inputs)
+    if unknown:
+        known = ", ".join(sorted(inputs))
+        raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The step has no input {unknown[0]!r}. It has: {known}.")
+    try:
+        mentioned = mentioned_steps([override])
+    except RunwrightError as error:
+        raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, error.detail) from None
+    if mentions is not None and (mentioned is None or not mentioned <= mentions):
+        raise Refused(
+            ErrorCode.SIGNAL_INVALID_PAYLOAD,
+            "An override may use results of steps that the step itself mentions; no others are kept for it.",
+        )
 
 
 def _check_step(kind: str, step_id: str, force: bool, view: RunView) -> None:

@@ -171,11 +171,8 @@ class Decider:
         due = self.now + int(delay(policy, self.run.run_id, path, attempt) * 1e6)
         self.say("StepRetryScheduled", path, attempt, payloads.StepRetryScheduled(from_micros(due), attempt + 1))
 
-    def bring_forward(self, path: str, signal_id: str | None) -> None:
-        """Let a scheduled retry start now. Nothing is written: at worst, after a crash, it starts when it was due."""
-        self.work.retry_at[path] = self.now
-        if signal_id is not None:
-            self.work.retry_signal[path] = signal_id
+    def look_at_retry(self, path: str) -> None:
+        """A retry that policy had put off was brought forward."""
         self._waits.add_retry(path)
 
     def _complete_waits(self) -> None:
@@ -195,7 +192,7 @@ class Decider:
 
     def _start_retries(self, room: Room) -> None:
         held_back: list[str] = []
-        while not room.refused and (alarm := self._waits.next_retry(self.now)) is not None:
+        while room.any() and (alarm := self._waits.next_retry(self.now)) is not None:
             path = alarm[1]
             index = self.net.index.get(path)
             if index is None:
@@ -273,7 +270,7 @@ class Decider:
         if summary.running_steps or self.missing or room.refused:
             return
         took = self.since(summary.started_at)
-        if not marking.open:
+        if not marking.open and not marking.failed and not self.work.retry_at:
             artifacts = [artifact for cell in self.state.steps.values() for artifact in cell.artifacts]
             self.say("RunCompleted", payload=payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
             return

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.timestamps import is_utc
-from runwright.contract.transitions import ENDED, RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition, RunStatus, StepStatus
+from runwright.contract.transitions import (
+    ENDED,
+    RUN_TRANSITIONS,
+    STEP_TRANSITIONS,
+    InvalidTransition,
+    RunStatus,
+    StepStatus,
+)
 
 from .loops import loop_event, loop_retry
 from .reading import read_payload, shortened

@@ -19,6 +19,9 @@ class Room:
     def has(self, step_class: StepClass) -> bool:
         return self.free.get(step_class, 0) > 0
 
+    def any(self) -> bool:
+        return not self.closed and any(count > 0 for count in self.free.values())
+
     def take(self, step_class: StepClass) -> bool:
         if not self.has(step_class):
             self.refused = True

@@ -145,14 +145,11 @@ def _retry_step(decider: Decider, path: str, signal: Signal) -> None:
     if cell.status is not StepStatus.FAILED and not payload.get("force"):
         _processed(decider, path, signal, "STEP_TERMINAL")
         return
-    if step_id in decider.work.retry_at:  # policy will retry it later: bring that forward
-        if decider.status is RunStatus.PAUSED:
-            return  # not yet: the signal stays open until the run is resumed
-        decider.bring_forward(step_id, signal.signal_id)
-    else:
+    if step_id not in decider.work.retry_at:
         at = payloads.StepRetryScheduled(from_micros(decider.now), cell.attempt + 1, signal.signal_id)
         decider.say("StepRetryScheduled", step_id, cell.attempt, at)
-    _processed(decider, path, signal, "RETRYING")
+    _processed(decider, path, signal, "RETRYING")  # this brings a retry forward that policy had put off
+    decider.look_at_retry(step_id)
 
 
 def _skip_step(decider: Decider, path: str, signal: Signal) -> None:
@@ -211,7 +208,8 @@ _ACTIONS: dict[str, Callable[[Decider, str, Signal], None]] = {
 
 def _is_draining(decider: Decider) -> bool:
     summary = decider.state.summary
-    at_work = summary.running_steps > 0 and summary.status is RunStatus.PAUSED
+    resting = sum(not decider.work.loops[decider.net.nodes[index].step.step_id].running for index in decider.loops)
+    at_work = summary.running_steps > resting and summary.status is RunStatus.PAUSED
     return at_work and not summary.drain_timed_out and decider.work.paused_at is not None
 
 

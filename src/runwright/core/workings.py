@@ -247,7 +247,14 @@ def _signal_accepted(work: Workings, event: FoldableEvent) -> None:
 
 
 def _signal_processed(work: Workings, event: FoldableEvent) -> None:
-    work.signals.pop(event.step_id or "", None)
+    signal = work.signals.pop(event.step_id or "", None)
+    if signal is None or signal.signal_type != "RETRY_STEP":
+        return
+    step_id = str((signal.payload or {}).get("stepId"))
+    if step_id in work.retry_at and read_payload(payloads.SignalProcessed, event).engine_result == "RETRYING":
+        work.retry_at[step_id] = min(work.retry_at[step_id], _moment(event.emitted_at))  # policy had put it off
+        if signal.signal_id is not None:
+            work.retry_signal[step_id] = signal.signal_id
 
 
 _NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {

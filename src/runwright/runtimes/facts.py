@@ -18,7 +18,6 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import StepStatus
 from runwright.core.decide import Decider
 from runwright.core.refer import placed
-from runwright.core.workings import RUNNING
 
 
 class Fact(Protocol):
@@ -35,6 +34,18 @@ class Fact(Protocol):
         ...
 
 
+def is_under_way(decider: Decider, path: str, attempt: int) -> bool:
+    """Whether the log has this attempt as running."""
+    cell = decider.state.steps.get(path)
+    if cell is not None:
+        return (cell.attempt, cell.status) == (attempt, StepStatus.RUNNING)
+    place = parse_path(path)
+    loop = None if place is None else decider.work.loops.get(place.step)
+    if place is None or loop is None or not place.indexes or loop.attempt != place.attempt:
+        return False
+    return place.indexes[0] in loop.running and loop.attempts.get(place.indexes[0], 1) == attempt
+
+
 class StepEnded:
     def __init__(self, path: str, attempt: int, took_ms: float, result: bytes | None, error: ErrorInfo | None) -> None:
         self.path = path
@@ -47,8 +58,7 @@ class StepEnded:
         if self.path not in decider.net.index:
             self._end_iteration(decider, parse_path(self.path))
             return
-        cell = decider.state.steps.get(self.path)
-        if cell is None or cell.status is not StepStatus.RUNNING or cell.attempt != self.attempt:
+        if not is_under_way(decider, self.path, self.attempt):
             return  # it was ended otherwise, by a cancel or a deadline
         if self.error is not None:
             failed = payloads.StepFailed(self.error, self.took_ms)
@@ -61,11 +71,9 @@ class StepEnded:
         return {name: msgspec.Raw(where), "durationMs": self.took_ms}
 
     def _end_iteration(self, decider: Decider, place: EntityPath | None) -> None:
-        if place is None or not place.indexes:
+        if place is None or not is_under_way(decider, self.path, self.attempt):
             return
-        loop, index = decider.work.loops.get(place.step), place.indexes[0]
-        if loop is None or loop.attempt != place.attempt or loop.states[index] != RUNNING:
-            return
+        index = place.indexes[0]
         if self.error is not None:
             failed = payloads.LoopIteration(index, duration_ms=self.took_ms, error=self.error)
             decider.say("LoopIterationFailed", self.path, self.attempt, failed, "worker")
@@ -109,6 +117,9 @@ class CheckpointAsked:
     def apply(self, decider: Decider) -> None:
         if self._answer is None:
             return  # given up
+        if not is_under_way(decider, self.path, self.attempt):
+            self.give_up(RunwrightError(ErrorCode.STEP_TERMINAL, "This attempt has ended: it was stopped or given up."))
+            return
         place = parse_path(self.path)
         entity = self.path
         if place is not None and not place.indexes:

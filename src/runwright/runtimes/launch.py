@@ -14,7 +14,6 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.refs import ErrorInfo
-from runwright.contract.transitions import StepStatus
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
@@ -24,7 +23,7 @@ from runwright.results.logwriter import LogWriter
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 
 from .executor import Outcome, Work
-from .facts import CheckpointAsked, StepEnded, WaitBegan
+from .facts import CheckpointAsked, StepEnded, WaitBegan, is_under_way
 from .work import Execution
 
 if TYPE_CHECKING:
@@ -70,8 +69,10 @@ class Launcher:
         place = EntityPath(path) if node is not None else parse_path(path)
         if node is None and place is not None:
             node = self._driver.net.node(place.step)
-        if place is None or node is None or self._abandoned or not self._is_open(node, place, attempt):
+        if place is None or node is None or self._abandoned or not is_under_way(self._driver.decider, path, attempt):
             return
+        if node.step.foreach is not None and not place.indexes:
+            return  # the step itself has nothing to do
         try:
             more = self._loop_scope(node, place.indexes) if place.indexes else {}
             more["step"] = {"id": path, "attempt": attempt}
@@ -101,19 +102,6 @@ class Launcher:
         timeout = node.step.timeout
         limit = due if timeout is None else self._engine.clock.now() + int(timeout * 1e6)
         self._driver.tell(WaitBegan(path, attempt, min(due, limit), late=limit < due))
-
-    def _is_open(self, node: Node, place: EntityPath, attempt: int) -> bool:
-        """Whether this attempt is under way, and has something to do: a foreach step itself has not."""
-        decider = self._driver.decider
-        if place.indexes:
-            loop = decider.work.loops.get(place.step)
-            return loop is not None and loop.attempt == place.attempt and place.indexes[0] in loop.running
-        cell = decider.state.steps.get(place.step)
-        return (
-            node.step.foreach is None
-            and cell is not None
-            and (cell.attempt, cell.status) == (attempt, StepStatus.RUNNING)
-        )
 
     def _loop_scope(self, node: Node, indexes: tuple[int, ...]) -> dict[str, Any]:
         assert node.step.foreach is not None
