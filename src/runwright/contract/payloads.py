@@ -68,7 +68,6 @@ class RunStarted(Payload, frozen=True):
 
 class StepStarted(Payload, frozen=True):
     forced_by: str | None = None
-    worker: str | None = None
 
 
 class StepCompleted(Payload, frozen=True):

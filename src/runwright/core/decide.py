@@ -258,7 +258,7 @@ class Decider:
     def fail(self, step_id: str, attempt: int, code: str, message: str) -> None:
         """A step fails for a reason that lies in the plan."""
         error = ErrorInfo(code, message, retryable=False, category="plan")
-        self.say("StepFailed", step_id, attempt, payloads.StepFailed(error))
+        self.say("StepFailed", step_id, attempt, payloads.StepFailed(error, 0.0))
 
     def since(self, start: str | None) -> float | None:
         return None if start is None else max(0, self.now - to_micros(start)) / 1000

@@ -93,11 +93,13 @@ def end_wait(decider: Decider, path: str) -> None:
     if place is None or loop is None or loop.attempt != place.attempt or loop.states[place.indexes[0]] != RUNNING:
         return
     index = place.indexes[0]
-    attempt = loop.attempts.get(index, 1)
+    attempt, took = loop.attempts.get(index, 1), max(0, decider.now - loop.running[index]) / 1000
     if late:
-        decider.say("LoopIterationFailed", path, attempt, payloads.LoopIteration(index, error=TOO_LATE))
+        decider.say(
+            "LoopIterationFailed", path, attempt, payloads.LoopIteration(index, duration_ms=took, error=TOO_LATE)
+        )
     else:
-        decider.say("LoopIterationDone", path, attempt, payloads.LoopIteration(index))
+        decider.say("LoopIterationDone", path, attempt, payloads.LoopIteration(index, duration_ms=took))
 
 
 def _take_up_again(decider: Decider, path: str, room: Room) -> None:

@@ -43,7 +43,12 @@ def steer(decider: Decider, *, stopped: bool) -> Stop | None:
         if _at_work(decider) and not stopped:
             return Stop("TIMEOUT")
         _end_steps(decider, "TIMEOUT", "The run's time was up.", "RUN_FAILED")
-        error = ErrorInfo("RUN_TIMEOUT", f"The run took longer than {decider.net.plan.timeout:g} s.", retryable=False)
+        error = ErrorInfo(
+            "RUN_TIMEOUT",
+            f"The run took longer than {decider.net.plan.timeout:g} s.",
+            retryable=False,
+            category="timeout",
+        )
         took = decider.since(decider.state.summary.started_at)
         cause = payloads.RootCause(None, error.code, error.message)
         decider.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
@@ -98,9 +103,10 @@ def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
             continue
         loop = decider.work.loops.get(step_id)
         if loop is not None:
-            for index in list(loop.running):
+            for index, since in list(loop.running.items()):
                 path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
-                failed = payloads.LoopIteration(index, error=error)
+                took = max(0, decider.now - since) / 1000
+                failed = payloads.LoopIteration(index, duration_ms=took, error=error)
                 decider.say("LoopIterationFailed", path, loop.attempts.get(index, 1), failed)
             decider.failed_iterations.clear()
             counts = payloads.LoopCounts(loop.total, loop.done, loop.failed)

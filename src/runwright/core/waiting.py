@@ -12,7 +12,7 @@ from .workings import Workings
 
 Alarm = tuple[int, str]
 
-TOO_LATE = ErrorInfo("STEP_TIMEOUT", "It was to wait for longer than its timeout allows.", retryable=True)
+TOO_LATE = ErrorInfo("STEP_TIMEOUT", "It was to wait for longer than its timeout allows.", True, "timeout")
 
 
 class Waits:

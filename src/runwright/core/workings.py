@@ -38,7 +38,7 @@ class LoopWork(msgspec.Struct):
     states: bytearray
     attempts: dict[int, int] = {}  # iterations beyond their first attempt
     results: dict[int, StoredResult] = {}
-    running: dict[int, None] = {}
+    running: dict[int, int] = {}  # since when
     done: int = 0
     failed: int = 0
     first_failure: payloads.LoopIteration | None = None
@@ -192,7 +192,7 @@ def _iteration(work: Workings, event: FoldableEvent) -> None:
         return
     if event.event_type == "LoopIterationStarted":
         loop.states[index] = RUNNING
-        loop.running[index] = None
+        loop.running[index] = _moment(event.emitted_at)
         work.retry_at.pop(event.step_id or "", None)
         if event.logical_attempt_id > 1:
             loop.attempts[index] = event.logical_attempt_id

@@ -173,7 +173,7 @@ class Launcher:
             return
         error = outcome.error
         if error is not None and running.overdue:
-            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.node.step.timeout:g} s.", retryable=True)
+            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.node.step.timeout:g} s.", True, "timeout")
         if self._stopping and error is not None:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
