@@ -267,10 +267,22 @@ async def test_a_decision_is_a_record_with_all_its_fields(store: str, tmp_path: 
     assert document["engineResult"] == "PAUSED"
 
 
-@pytest.mark.slow
-async def test_more_than_sixty_signals_a_minute_are_refused(store: str) -> None:
+async def test_a_run_takes_sixty_signals_a_minute(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))
-        codes = [(await operations.signal(run_id, "PAUSE" if n % 2 == 0 else "RESUME")).code for n in range(61)]
-    assert codes[:60] == [None] * 60
-    assert codes[60] == "SIGNAL_RATE_LIMITED"
+        for _ in range(60):
+            assert (await operations.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})).code == "STEP_NOT_FOUND"
+        before = await story(operations, run_id)
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.signal(run_id, "PAUSE")
+        assert caught.value.code == "SIGNAL_RATE_LIMITED"
+        assert await story(operations, run_id) == before
+
+
+async def test_an_emergency_stop_is_never_one_signal_too_many(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))
+        for _ in range(60):
+            await operations.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})
+        stopped = await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
+        assert (stopped.decision, stopped.engine_result) == ("ACCEPTED", "CANCELLED")

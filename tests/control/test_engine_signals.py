@@ -331,6 +331,22 @@ async def test_several_failed_steps_can_be_retried_at_once(store: str, tmp_path:
         assert (await ended(operations, run_id)).status == "COMPLETED"
 
 
+async def test_a_run_on_its_way_back_into_memory_is_driven(store: str) -> None:
+    """Otherwise a second signal would find nobody, claim the run, act on both, and let go of what we drive."""
+    async with engine(store, park_after=0.0) as operations:
+        run_id = await begin(operations, {"onFailure": "wait", "steps": [{"id": "a", "python": FAIL}]})
+        await event(operations, run_id, "StepFailed", "a")
+
+        async def parked() -> bool:
+            return run_id not in operations.engine._drivers
+
+        await until(parked)
+        operations.engine.signalled(run_id)
+        for _ in range(20):
+            assert operations.engine.is_driven(run_id)
+            await asyncio.sleep(0)
+
+
 async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path) -> None:
     go, notes = tmp_path / "go", tmp_path / "notes"
     note = {"call": "engine_steps:note", "args": {"file": str(notes)}}
@@ -421,7 +437,7 @@ async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> N
         assert await operations.result(run_id, "b") == {"x": 2}
 
 
-async def test_an_override_may_mention_steps_that_the_plan_did_not(store: str, tmp_path: Path) -> None:
+async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [
         {"id": "a", "python": python("20")},
@@ -431,10 +447,13 @@ async def test_an_override_may_mention_steps_that_the_plan_did_not(store: str, t
     async with engine(store) as operations:
         run_id = await begin(operations, {"steps": steps}, "hold")
         override = {"args": {"x": "{{ steps.a.result + 1 }}"}}
-        await operations.signal(run_id, "INJECT_OVERRIDE", {"stepId": "b", "override": override}, reason="fix")
+        decision = await operations.signal(
+            run_id, "INJECT_OVERRIDE", {"stepId": "b", "override": override}, reason="fix"
+        )
+        assert (decision.decision, decision.code) == ("REJECTED", "SIGNAL_INVALID_PAYLOAD")
         go.touch()
         assert (await ended(operations, run_id)).status == "COMPLETED"
-        assert await operations.result(run_id, "b") == {"x": 21}
+        assert await operations.result(run_id, "b") == {"x": 1}
 
 
 # RETRY_RUN and rerun

@@ -148,12 +148,13 @@ class Operations:
             )
 
     async def take_up(self, run_id: str) -> None:
-        """Go on with a run. If a live process drives it, leave it there; when that one dies, `follow` takes over."""
+        """Go on with a run. If a live process drives it, leave it there; when that one is gone, take it over."""
         try:
             await self.engine.resume(run_id)
         except RunwrightError as error:
             if error.code != ErrorCode.RUN_OWNED:
                 raise
+            self.engine.want(run_id)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> RunSnapshot:
         """Wait until the run has ended; the run as it then is, or as it is when the time is up."""

@@ -90,46 +90,42 @@ class Marking:
                 self._ready[node.step.step_class].append(node.index)  # in order, so it is a heap already
 
     def ended(self, index: int) -> None:
-        """The node is done with, well or by a skip."""
+        """The node is done with, well or by a skip: what needs it has one input less to wait for."""
         self.failed.pop(index, None)
         if self._ended[index]:
             return
         self._ended[index] = 1
         self.open -= 1
+        node = self._net.nodes[index]
+        cell = self._state.steps[node.step.step_id]
+        not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
+        for target in node.needed_by:
+            self.not_run[target] |= not_run
+            self._one_less(target)
         if not self.remaining[index]:
-            self._pass_on(index)
-
-    def _pass_on(self, index: int) -> None:
-        """The nodes after it have one input less to wait for. A step that an operator skipped before its turn has
-        come passes on only then: what comes after it must not overtake what comes before it."""
-        frontier = [index]
-        while frontier:
-            node = self._net.nodes[frontier.pop()]
-            cell = self._state.steps[node.step.step_id]
-            not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
-            targets = [] if node.followed_by is None or self._followed[node.index] else [node.followed_by]
-            self._followed[node.index] = 1
-            for target in node.needed_by:
-                self.not_run[target] |= not_run
-            frontier += [target for target in (*node.needed_by, *targets) if self._one_less(target)]
+            self._follow(index)
 
     def failed_for_good(self, index: int) -> None:
         self.failed[index] = None
-        target = self._net.nodes[index].followed_by
-        if self._net.plan.on_failure is OnFailure.CONTINUE and target is not None and not self._followed[index]:
-            self._followed[index] = 1
-            if self._one_less(target):
-                self._pass_on(target)
+        if self._net.plan.on_failure is OnFailure.CONTINUE:
+            self._follow(index)
 
-    def _one_less(self, target: int) -> bool:
-        """True if that was the last input of a node that has ended already."""
+    def _follow(self, index: int) -> None:
+        """The next in order need not wait for it any more. A step that was skipped before its turn lets the next one
+        go on only when its turn has come: nothing overtakes what comes before it."""
+        following: int | None = index
+        while following is not None and not self._followed[following]:
+            self._followed[following] = 1
+            target = self._net.nodes[following].followed_by
+            if target is not None:
+                self._one_less(target)
+            done = target is not None and self._ended[target] and not self.remaining[target]
+            following = target if done else None
+
+    def _one_less(self, target: int) -> None:
         self.remaining[target] -= 1
-        if self.remaining[target]:
-            return False
-        if self._ended[target]:
-            return True
-        self.make_ready(target)
-        return False
+        if not self.remaining[target] and not self._ended[target]:
+            self.make_ready(target)
 
     def make_ready(self, index: int) -> None:
         heappush(self._ready[self._net.nodes[index].step.step_class], index)
@@ -147,7 +143,7 @@ class Marking:
             if room.has(step_class) or self._net.nodes[heap[0]].step.foreach is not None:
                 heads.append((heap[0], heap))
             else:
-                room.refused = True
+                room.refuse(step_class)
         return heappop(min(heads)[1]) if heads else None
 
     def has_ready(self) -> bool:

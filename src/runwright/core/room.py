@@ -14,17 +14,22 @@ class Room:
         self.free = dict(free)
         self.closed = closed
         self.refused = closed  # something that could start was left waiting
+        self.short: set[StepClass] = set()  # for want of room of these classes
         self.taken: list[StepClass] = []
 
     def has(self, step_class: StepClass) -> bool:
         return self.free.get(step_class, 0) > 0
+
+    def refuse(self, step_class: StepClass) -> None:
+        self.refused = True
+        self.short.add(step_class)
 
     def any(self) -> bool:
         return not self.closed and any(count > 0 for count in self.free.values())
 
     def take(self, step_class: StepClass) -> bool:
         if not self.has(step_class):
-            self.refused = True
+            self.refuse(step_class)
             return False
         self.free[step_class] -= 1
         self.taken.append(step_class)

@@ -57,6 +57,13 @@ def steer(decider: Decider, *, stopped: bool) -> Stop | None:
     return None
 
 
+def is_ending(decider: Decider) -> bool:
+    """Whether the run was told to end, or its time is up: nothing of it is to be worked on any more."""
+    return _is_late(decider) or any(
+        signal.signal_type in ("CANCEL", "EMERGENCY_STOP") for signal in decider.work.signals.values()
+    )
+
+
 def next_deadline(decider: Decider) -> int | None:
     """When the run's own time, or the time of a pause to drain, is up."""
     times: list[int] = []

@@ -64,10 +64,14 @@ class RunDriver:
         self._look_again = False  # others wrote into the run
         self._armed: int | None = None
         self._stopping: Stop | None = None
+        self._is_over = False
 
     # From outside
 
     def tell(self, fact: Fact) -> None:
+        if self._is_over:
+            fact.give_up(_left())
+            return
         self._inbox.append(fact)
         self._wake.set()
 
@@ -101,9 +105,9 @@ class RunDriver:
             else:
                 raise
         finally:
-            left = RunwrightError(ErrorCode.STALE_FENCE, "The run is not driven here any more.")
+            self._is_over = True
             for fact in (*self._under_way, *self._inbox):
-                fact.give_up(left)
+                fact.give_up(_left())
 
     async def apply_only(self) -> None:
         """Act on what was signalled, and carry nothing out."""
@@ -148,8 +152,8 @@ class RunDriver:
         if missing := {**decider.missing, **self.launcher.missing}:
             await self.launcher.fetch(missing)
             self._wake.set()
-        if room.refused:
-            self.engine.wait_for_room(self)
+        for step_class in room.short:
+            self.engine.wait_for_room(self, step_class)
         if decider.status in ENDED:
             return True
         if decider.stop is not None:
@@ -300,6 +304,10 @@ class RunDriver:
     @property
     def status(self) -> RunStatus:
         return self.decider.status
+
+
+def _left() -> RunwrightError:
+    return RunwrightError(ErrorCode.STALE_FENCE, "The run is not driven here any more.")
 
 
 def _drain_alert(run: RunIdentity, decider: Decider) -> Alert:

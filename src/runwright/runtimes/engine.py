@@ -19,6 +19,7 @@ from runwright.core.decide import Decider
 from runwright.core.net import Net
 from runwright.core.room import Room
 from runwright.core.state import RunState, freeze
+from runwright.core.steering import is_ending
 from runwright.core.workings import Workings
 from runwright.log.base import RunLog
 from runwright.log.judge import Fence
@@ -39,6 +40,7 @@ logger = logging.getLogger("runwright.engine")
 CLASSES = tuple(StepClass)
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
+WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
 
 
@@ -94,13 +96,14 @@ class Engine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
-        self._short_of_room: dict[RunDriver, None] = {}
+        self._short_of_room: dict[StepClass, dict[RunDriver, None]] = {step_class: {} for step_class in CLASSES}
         self._reserved = dict.fromkeys(CLASSES, 0)
         self._background: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
         self._signals_seen = ""
         self._closing = False
+        self._wanted: set[str] = set()  # runs that others drive, and that we would
         self._known: set[str] = set()  # runs that are this process's business, and have not ended
         self._applying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._arriving: dict[str, bool] = {}  # runs being read; True if a signal came in meanwhile
@@ -113,7 +116,7 @@ class Engine:
     async def open(self) -> None:
         await self.keeper.acquire()
         self._signals_seen = await self.log.end_cursor()
-        works = [self.timers.run(), self.alarms.run(), self.keeper.keep(), self._watch_signals()]
+        works = [self.timers.run(), self.alarms.run(), self.keeper.keep(), self._watch_signals(), self._claim_wanted()]
         if self.settings.recover:
             works.append(self._take_over())
         for work in works:
@@ -174,15 +177,21 @@ class Engine:
         """Keep what was taken for whoever is about to use it; with -1, let it go."""
         for step_class in room.taken:
             self._reserved[step_class] += change
+            if change < 0:
+                self.room_is_free(step_class)  # what took it may not have needed it after all
 
-    def wait_for_room(self, driver: RunDriver) -> None:
-        self._short_of_room[driver] = None
+    def wait_for_room(self, driver: RunDriver, step_class: StepClass) -> None:
+        if self.executor.room(step_class) > self._reserved[step_class]:
+            driver.poke()  # it came free while the driver was busy
+        else:
+            self._short_of_room[step_class][driver] = None
 
-    def room_is_free(self) -> None:
-        """A slot is free: whoever has waited longest for one gets to look first."""
-        if self._short_of_room:
-            driver = next(iter(self._short_of_room))
-            del self._short_of_room[driver]
+    def room_is_free(self, step_class: StepClass) -> None:
+        """A slot may be free: whoever has waited longest for one of its class gets to look first."""
+        waiting = self._short_of_room[step_class]
+        if waiting and self.executor.room(step_class) > self._reserved[step_class]:
+            driver = next(iter(waiting))
+            del waiting[driver]
             driver.poke()
 
     def park(self, run_id: str, wake_at: int | None) -> None:
@@ -198,11 +207,12 @@ class Engine:
 
     def _unpark(self, run_id: str) -> None:
         del self._parked[run_id]
+        self._arriving[run_id] = False  # from now on: a second signal must find the run here
         self._errand(self._take_up_parked(run_id))
 
     async def _take_up_parked(self, run_id: str) -> None:
         try:
-            await self._take_up(run_id)
+            await self._arrive(run_id)
         except RunwrightError as error:
             logger.warning("Run %s cannot be taken up yet: %s", run_id, error)
             self.park(run_id, self.clock.now() + RETRY_MICROS)
@@ -255,29 +265,33 @@ class Engine:
             return await self.log.claim_run(run_id, self.keeper.lease)
 
     async def _take_up(self, run_id: str) -> bool:
-        """Drive a run that is ours already."""
-        row = await self.log.find_run(run_id)
-        if row.status in ENDED:
-            self._finished(run_id)
-            return False
+        """Drive a run that is ours already. False if it has ended."""
         if run_id in self._drivers or run_id in self._arriving:
             return True
         self._arriving[run_id] = False
+        return await self._arrive(run_id)
+
+    async def _arrive(self, run_id: str) -> bool:
         try:
+            row = await self.log.find_run(run_id)
+            if row.status in ENDED:
+                self._finished(run_id)
+                return False
             return await self._restore_and_drive(row.identity)
         finally:
-            del self._arriving[run_id]
+            self._arriving.pop(run_id, None)
 
     async def _restore_and_drive(self, run: RunIdentity) -> bool:
         run_id = run.run_id
         net = await self.plans.net(await self.plan_of(run_id))
         decider, seq = await restore(self.log, run, net, 1, self.drain_timeout)
+        decider.at(self.clock.now())
         cut_short = under_way(decider)
         decider.engine_attempt = max(1, decider.work.engine_attempt + bool(cut_short))
         if run_id in self._drivers:  # while we read
             return True
         driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True)
-        for path, attempt in cut_short:
+        for path, attempt in () if is_ending(decider) else cut_short:
             driver.launcher.launch(path, attempt)
         if self._arriving[run_id]:
             driver.look_again()  # a signal came in while we read
@@ -305,7 +319,8 @@ class Engine:
         task.add_done_callback(lambda task: self._driven(run_id, driver, task))
 
     def _driven(self, run_id: str, driver: RunDriver, task: asyncio.Task[None]) -> None:
-        self._short_of_room.pop(driver, None)
+        for waiting in self._short_of_room.values():
+            waiting.pop(driver, None)
         if self._closing:
             return
         self._drivers.pop(run_id, None)
@@ -419,6 +434,21 @@ class Engine:
                 continue
             for run_id in run_ids:
                 self.signalled(run_id)
+
+    def want(self, run_id: str) -> None:
+        """Take the run up once nobody else drives it any more."""
+        self._wanted.add(run_id)
+
+    async def _claim_wanted(self) -> None:
+        while True:
+            await self.clock.sleep(WANTED_POLL)
+            for run_id in list(self._wanted):
+                try:
+                    await self.resume(run_id)
+                    self._wanted.discard(run_id)
+                except RunwrightError as error:
+                    if error.code in (ErrorCode.RUN_NOT_FOUND, ErrorCode.PLAN_NOT_FOUND):
+                        self._wanted.discard(run_id)
 
     async def _take_over(self) -> None:
         while True:

@@ -168,7 +168,7 @@ class Launcher:
     def _ended(self, running: _Running, outcome: Outcome) -> None:
         if self._running.get(running.path) is running:
             del self._running[running.path]
-        self._engine.room_is_free()
+        self._engine.room_is_free(running.node.step.step_class)
         if self._abandoned:
             return
         error = outcome.error
