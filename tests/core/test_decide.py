@@ -164,6 +164,16 @@ def test_a_skip_ahead_of_its_turn_does_not_break_the_order_of_a_sequential_plan(
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
+def test_a_skip_ahead_of_a_step_that_also_depends_on_the_one_before_it_lets_the_next_go_on(taken_over: bool) -> None:
+    play = Play(step("a"), step("b", "a"), step("c"), order=Order.SEQUENTIAL)
+    play.decide()
+    assert play.signal("SKIP_STEP", stepId="b") == ["StepSkipped b OPERATOR_SKIP", "SignalProcessed"]
+    if taken_over:
+        play.restore()
+    assert play.end("a") == ["StepStarted c"]
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
 def test_in_a_graph_the_dependents_of_a_skipped_step_go_on_at_once(taken_over: bool) -> None:
     """Decisions 11 and 24: its own dependencies have ended, and an operator's skip does not propagate."""
     play = graph(step("a"), step("b", "a"), step("c", "b"), on_failure=OnFailure.WAIT)
@@ -230,6 +240,19 @@ def test_continue_waits_for_the_retries_of_others() -> None:
     play.now += 61_000_000
     assert play.decide() == ["StepStarted a #2"]
     assert play.end("a", attempt=2) == ["RunFailed"]
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_continue_goes_on_after_a_step_that_depends_on_the_failure(taken_over: bool) -> None:
+    """In a sequential plan as well: what does not depend on the failed step runs, in its order."""
+    steps = step("a"), step("b", "a"), step("c"), step("d", "b"), step("e")
+    play = Play(*steps, order=Order.SEQUENTIAL, on_failure=OnFailure.CONTINUE)
+    play.decide()
+    assert play.end("a", error=ErrorInfo("BROKEN", "", retryable=False)) == ["StepStarted c"]
+    if taken_over:
+        play.restore()
+    assert play.end("c") == ["StepStarted e"]
+    assert play.end("e") == ["StepSkipped b DEPENDENCY_FAILED", "StepSkipped d DEPENDENCY_FAILED", "RunFailed"]
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
@@ -495,11 +518,7 @@ def test_whoever_takes_over_decides_the_same(data: st.DataObject) -> None:
     steps = [
         step(
             name,
-            *data.draw(
-                st.lists(st.sampled_from(names[:n]), max_size=2, unique=True)
-                if n and order is Order.GRAPH
-                else st.just([])
-            ),
+            *data.draw(st.lists(st.sampled_from(names[:n]), max_size=2, unique=True) if n else st.just([])),
             when=data.draw(st.sampled_from([None, None, True, False])),
             retry=Retry(max_attempts=data.draw(st.integers(1, 2)), initial=0.0),
         )

@@ -45,9 +45,8 @@ class Net:
                 self.nodes[source].needed_by.append(node.index)
         if plan.order is Order.SEQUENTIAL:
             for earlier, later in zip(self.nodes, self.nodes[1:], strict=False):
-                if earlier.index not in later.needs:
-                    later.follows = earlier.index
-                    earlier.followed_by = later.index
+                later.follows = earlier.index
+                earlier.followed_by = later.index
         self.wanted = self._wanted()
 
     def _wanted(self) -> frozenset[str] | None:
@@ -81,6 +80,7 @@ class Marking:
         self.remaining = [len(node.needs) + (node.follows is not None) for node in net.nodes]
         self.not_run = bytearray(size)  # an input was skipped by a condition
         self._ended = bytearray(size)
+        self._passed_over = bytearray(size)  # it depends on a failure: the order goes on without it
         self._followed = bytearray(size)  # the step after it, in order, need not wait for it any more
         self.open = size
         self.failed: dict[int, None] = {}  # for good, in the order in which they failed
@@ -101,31 +101,38 @@ class Marking:
         not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
         for target in node.needed_by:
             self.not_run[target] |= not_run
-            self._one_less(target)
+            if self._one_less(target):
+                self._follow(target)
         if not self.remaining[index]:
             self._follow(index)
 
     def failed_for_good(self, index: int) -> None:
         self.failed[index] = None
-        if self._net.plan.on_failure is OnFailure.CONTINUE:
-            self._follow(index)
+        if self._net.plan.on_failure is not OnFailure.CONTINUE or self._net.nodes[index].followed_by is None:
+            return
+        for target in sorted(self._beneath([index])):
+            self._passed_over[target] = not self._ended[target]
+        self._follow(index)
 
     def _follow(self, index: int) -> None:
-        """The next in order need not wait for it any more. A step that was skipped before its turn lets the next one
-        go on only when its turn has come: nothing overtakes what comes before it."""
+        """The next in order need not wait for it any more. A step that was skipped before its turn, or that cannot
+        run, lets the next one go on only when its turn has come: nothing overtakes what comes before it."""
         following: int | None = index
         while following is not None and not self._followed[following]:
             self._followed[following] = 1
             target = self._net.nodes[following].followed_by
-            if target is not None:
-                self._one_less(target)
-            done = target is not None and self._ended[target] and not self.remaining[target]
+            done = target is not None and (self._one_less(target) or self._passed_over[target])
             following = target if done else None
 
-    def _one_less(self, target: int) -> None:
+    def _one_less(self, target: int) -> bool:
+        """True if that was the last input of a node that has ended already."""
         self.remaining[target] -= 1
-        if not self.remaining[target] and not self._ended[target]:
-            self.make_ready(target)
+        if self.remaining[target]:
+            return False
+        if self._ended[target]:
+            return True
+        self.make_ready(target)
+        return False
 
     def make_ready(self, index: int) -> None:
         heappush(self._ready[self._net.nodes[index].step.step_class], index)
@@ -157,8 +164,10 @@ class Marking:
 
     def depends_on_failure(self) -> set[int]:
         """Every node that cannot run because a step it needs, directly or not, failed."""
+        return self._beneath(list(self.failed))
+
+    def _beneath(self, frontier: list[int]) -> set[int]:
         reached: set[int] = set()
-        frontier = list(self.failed)
         while frontier:
             for target in self._net.nodes[frontier.pop()].needed_by:
                 if target not in reached:
