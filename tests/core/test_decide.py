@@ -531,16 +531,16 @@ def test_whoever_takes_over_decides_the_same(data: st.DataObject) -> None:
         running = [name for name, cell in one.decider.state.steps.items() if cell.status == "RUNNING"]
         other.restore()
         one.now = other.now = one.now + 1000
-        act = data.draw(st.sampled_from(["end", "end", "fail", "skip", "nothing"]))
+        act = data.draw(st.sampled_from(["end", "end", "fail", "skip", "retry", "nothing"]))
         if act in ("end", "fail") and running:
             name = data.draw(st.sampled_from(running))
             attempt = one.decider.state.steps[name].attempt
             error = BROKEN if act == "fail" else None
             assert one.end(name, error=error, attempt=attempt) == other.end(name, error=error, attempt=attempt)
-        elif act == "skip" and one.status == "RUNNING":
+        elif act in ("skip", "retry") and one.status == "RUNNING":
+            kind, more = ("SKIP_STEP", {}) if act == "skip" else ("RETRY_STEP", {"force": True})
             name = data.draw(st.sampled_from(names))
-            assert one.signal("SKIP_STEP", number + 1, stepId=name) == other.signal(
-                "SKIP_STEP", number + 1, stepId=name
-            )
+            done = [play.signal(kind, number + 1, stepId=name, **more) for play in (one, other)]
+            assert done[0] == done[1]
         else:
             assert one.decide() == other.decide()

@@ -169,6 +169,7 @@ class Company:
         assert operations is not None
         self._check_driver()
         if operations.engine.is_driven(self._run_id):
+            await self._say_if_taken_over()
             if self._failure is None:
                 self._failure = asyncio.create_task(operations.engine.ended(self._run_id))
             return
@@ -177,12 +178,16 @@ class Company:
             return
         self._check_progress(row.last_seq)
         await operations.take_up(self._run_id)
-        driven = operations.engine.is_driven(self._run_id)
-        if driven and self._is_watching:
-            await self._outlet.say("The process that drove this run is gone; this one has taken it over.")
-        elif not driven and not self._is_watching:
+        if operations.engine.is_driven(self._run_id):
+            await self._say_if_taken_over()
+        elif not self._is_watching:
+            self._is_watching = True
             await self._outlet.say(f"Another process drives this run{_where(row.owner)}; this one watches.")
-        self._is_watching = not driven
+
+    async def _say_if_taken_over(self) -> None:
+        if self._is_watching:
+            self._is_watching = False
+            await self._outlet.say("The process that drove this run is gone; this one has taken it over.")
 
     def _check_progress(self, seq: int) -> None:
         if self._is_watching:
