@@ -507,6 +507,25 @@ def test_the_time_of_a_decision_is_the_time_it_was_given() -> None:
     assert {to_micros(made.emitted_at) for made in play.drafts} == {BEGIN}
 
 
+def test_a_step_that_runs_again_by_force_is_waited_for_again() -> None:
+    """By whoever decides: what is not restored must not start what a restored decider would hold back."""
+    play = graph(step("a"), step("other"), step("b", "a", "other"))
+    play.decide()
+    play.end("a")
+    assert "StepStarted a #2" in play.signal("RETRY_STEP", stepId="a", force=True)
+    assert play.end("other") == []
+    assert play.end("a", attempt=2) == ["StepStarted b"]
+
+
+def test_a_sequential_plan_waits_for_an_earlier_step_that_is_tried_again() -> None:
+    play = Play(step("a"), step("b"), step("c"), order=Order.SEQUENTIAL, on_failure=OnFailure.CONTINUE)
+    play.decide()
+    assert play.end("a", error=ErrorInfo("BROKEN", "", retryable=False)) == ["StepStarted b"]
+    assert "StepStarted a #2" in play.signal("RETRY_STEP", stepId="a")
+    assert play.end("b") == []
+    assert play.end("a", attempt=2) == ["StepStarted c"]
+
+
 # Any plan, ended in any order, taken over at any moment
 
 

@@ -94,7 +94,7 @@ async def test_a_narrow_engine_finishes_everything(store: str) -> None:
     async with engine(store) as operations:
         found = await asyncio.gather(*(operations.start(operations.load(plan(*steps))) for _ in range(6)))
         for run_id in found:
-            assert (await ended(operations, run_id)).status == "COMPLETED"
+            assert (await operations.wait(run_id, 5)).status == "COMPLETED"
 
 
 @pytest.mark.usefixtures("narrow")

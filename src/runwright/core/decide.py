@@ -150,7 +150,7 @@ class Decider:
                 if cell is None:
                     continue
                 if cell.status is StepStatus.RUNNING:
-                    self.marking.failed.pop(index, None)
+                    self.marking.began(index)
                     continue
                 self.loops.pop(index, None)
                 if cell.status is StepStatus.FAILED:
@@ -161,7 +161,7 @@ class Decider:
     def _after_failure(self, index: int, cell: StepCell) -> None:
         step = self.net.nodes[index].step
         if step.step_id in self.work.retry_at:
-            self.marking.failed.pop(index, None)
+            self.marking.not_failed(index)
         elif step.foreach is None and may_retry(cell.error, cell.attempt, step.retry):
             self.schedule_retry(step.step_id, cell.attempt, step.retry)
         else:

@@ -77,62 +77,87 @@ class Marking:
         self._net = net
         self._state = state
         size = len(net.nodes)
-        self.remaining = [len(node.needs) + (node.follows is not None) for node in net.nodes]
+        self.remaining = [len(node.needs) for node in net.nodes]
         self.not_run = bytearray(size)  # an input was skipped by a condition
         self._ended = bytearray(size)
-        self._passed_over = bytearray(size)  # it depends on a failure: the order goes on without it
-        self._followed = bytearray(size)  # the step after it, in order, need not wait for it any more
+        self._hopeless: set[int] = set()  # cannot run because of a failure, and the order does not wait for them
+        self._turn = 0 if net.plan.order is Order.SEQUENTIAL else size  # all before it are done with
+        self._goes_on_in_order = net.plan.order is Order.SEQUENTIAL and net.plan.on_failure is OnFailure.CONTINUE
         self.open = size
         self.failed: dict[int, None] = {}  # for good, in the order in which they failed
         self._ready: dict[StepClass, list[int]] = {step_class: [] for step_class in StepClass}
         for node in net.nodes:
-            if not self.remaining[node.index]:
+            if not self.remaining[node.index] and node.index <= self._turn:
                 self._ready[node.step.step_class].append(node.index)  # in order, so it is a heap already
+
+    def began(self, index: int) -> None:
+        """The node is at work; perhaps again, by force, after it had ended: then what needs it waits for it anew."""
+        self.not_failed(index)
+        if not self._ended[index]:
+            return
+        self._ended[index] = 0
+        self.open += 1
+        for target in self._net.nodes[index].needed_by:
+            self.remaining[target] += 1
+            self.not_run[target] = any(self._was_not_run(source) for source in self._net.nodes[target].needs)
+        self._count_turns_anew()
 
     def ended(self, index: int) -> None:
         """The node is done with, well or by a skip: what needs it has one input less to wait for."""
-        self.failed.pop(index, None)
+        self.not_failed(index)
         if self._ended[index]:
             return
         self._ended[index] = 1
         self.open -= 1
-        node = self._net.nodes[index]
-        cell = self._state.steps[node.step.step_id]
-        not_run = cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
-        for target in node.needed_by:
-            self.not_run[target] |= not_run
-            if self._one_less(target):
-                self._follow(target)
-        if not self.remaining[index]:
-            self._follow(index)
+        for target in self._net.nodes[index].needed_by:
+            self.not_run[target] |= self._was_not_run(index)
+            self.remaining[target] -= 1
+            self._make_ready_in_turn(target)
+        self._next_turn()
+
+    def _was_not_run(self, index: int) -> bool:
+        cell = self.cell(index)
+        return cell is not None and cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
 
     def failed_for_good(self, index: int) -> None:
         self.failed[index] = None
-        if self._net.plan.on_failure is not OnFailure.CONTINUE or self._net.nodes[index].followed_by is None:
-            return
-        for target in sorted(self._beneath([index])):
-            self._passed_over[target] = not self._ended[target]
-        self._follow(index)
+        if self._goes_on_in_order:
+            self._hopeless = self.depends_on_failure()
+            self._next_turn()
 
-    def _follow(self, index: int) -> None:
-        """The next in order need not wait for it any more. A step that was skipped before its turn, or that cannot
-        run, lets the next one go on only when its turn has come: nothing overtakes what comes before it."""
-        following: int | None = index
-        while following is not None and not self._followed[following]:
-            self._followed[following] = 1
-            target = self._net.nodes[following].followed_by
-            done = target is not None and (self._one_less(target) or self._passed_over[target])
-            following = target if done else None
+    def not_failed(self, index: int) -> None:
+        """It is tried again, or was skipped after all."""
+        if index in self.failed:
+            del self.failed[index]
+            if self._goes_on_in_order:
+                self._hopeless = self.depends_on_failure()
+                self._count_turns_anew()
 
-    def _one_less(self, target: int) -> bool:
-        """True if that was the last input of a node that has ended already."""
-        self.remaining[target] -= 1
-        if self.remaining[target]:
-            return False
-        if self._ended[target]:
+    # The order of a sequential plan: a step has its turn when all before it are done with
+
+    def _count_turns_anew(self) -> None:
+        if self._net.plan.order is Order.SEQUENTIAL:
+            self._turn = 0
+            self._make_ready_in_turn(0)
+            self._next_turn()
+
+    def _next_turn(self) -> None:
+        while self._turn < len(self._ended) and self._is_done_with(self._turn):
+            self._turn += 1
+            if self._turn < len(self._ended):
+                self._make_ready_in_turn(self._turn)
+
+    def _is_done_with(self, index: int) -> bool:
+        if self._ended[index]:
             return True
-        self.make_ready(target)
-        return False
+        return self._goes_on_in_order and (index in self.failed or index in self._hopeless)
+
+    def _make_ready_in_turn(self, index: int) -> None:
+        if self._may_start(index):
+            self.make_ready(index)
+
+    def _may_start(self, index: int) -> bool:
+        return index <= self._turn and not self.remaining[index] and self.is_pending(index)
 
     def make_ready(self, index: int) -> None:
         heappush(self._ready[self._net.nodes[index].step.step_class], index)
@@ -143,7 +168,7 @@ class Marking:
             return None
         heads: list[tuple[int, list[int]]] = []
         for step_class, heap in self._ready.items():
-            while heap and not self.is_pending(heap[0]):
+            while heap and not self._may_start(heap[0]):
                 heappop(heap)
             if not heap:
                 continue
@@ -154,7 +179,7 @@ class Marking:
         return heappop(min(heads)[1]) if heads else None
 
     def has_ready(self) -> bool:
-        return any(self.is_pending(index) for heap in self._ready.values() for index in heap[:1])
+        return any(self._may_start(index) for heap in self._ready.values() for index in heap)
 
     def is_pending(self, index: int) -> bool:
         return not self._ended[index] and self.cell(index) is None
@@ -164,10 +189,8 @@ class Marking:
 
     def depends_on_failure(self) -> set[int]:
         """Every node that cannot run because a step it needs, directly or not, failed."""
-        return self._beneath(list(self.failed))
-
-    def _beneath(self, frontier: list[int]) -> set[int]:
         reached: set[int] = set()
+        frontier = list(self.failed)
         while frontier:
             for target in self._net.nodes[frontier.pop()].needed_by:
                 if target not in reached:

@@ -152,8 +152,7 @@ class RunDriver:
         if missing := {**decider.missing, **self.launcher.missing}:
             await self.launcher.fetch(missing)
             self._wake.set()
-        for step_class in room.short:
-            self.engine.wait_for_room(self, step_class)
+        self.engine.wait_for_room(self, room.short)
         if decider.status in ENDED:
             return True
         if decider.stop is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -180,11 +180,14 @@ class Engine:
             if change < 0:
                 self.room_is_free(step_class)  # what took it may not have needed it after all
 
-    def wait_for_room(self, driver: RunDriver, step_class: StepClass) -> None:
-        if self.executor.room(step_class) > self._reserved[step_class]:
-            driver.poke()  # it came free while the driver was busy
-        else:
-            self._short_of_room[step_class][driver] = None
+    def wait_for_room(self, driver: RunDriver, classes: Container[StepClass]) -> None:
+        """Of these classes the driver could use more. It may have had the turn for another: then the next gets it."""
+        for step_class, waiting in self._short_of_room.items():
+            if step_class in classes:
+                waiting[driver] = None
+            else:
+                waiting.pop(driver, None)
+            self.room_is_free(step_class)  # it may have come free while the driver was busy
 
     def room_is_free(self, step_class: StepClass) -> None:
         """A slot may be free: whoever has waited longest for one of its class gets to look first."""
@@ -319,8 +322,7 @@ class Engine:
         task.add_done_callback(lambda task: self._driven(run_id, driver, task))
 
     def _driven(self, run_id: str, driver: RunDriver, task: asyncio.Task[None]) -> None:
-        for waiting in self._short_of_room.values():
-            waiting.pop(driver, None)
+        self.wait_for_room(driver, ())
         if self._closing:
             return
         self._drivers.pop(run_id, None)
