@@ -107,7 +107,8 @@ class Intake:
     async def in_time(self, future: asyncio.Future[T]) -> T:
         """Wait for something else than an append, for as long as an append may take."""
         try:
-            return await asyncio.wait_for(future, self.budget)
+            async with asyncio.timeout(self.budget):  # wait_for may swallow a cancellation
+                return await future
         except TimeoutError:
             raise RunwrightError(
                 ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,

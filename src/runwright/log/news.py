@@ -44,7 +44,8 @@ class News:
         if self._changed_elsewhere is not None and (self._poller is None or self._poller.done()):
             self._poller = asyncio.create_task(self._poll(self._changed_elsewhere))
         try:
-            await asyncio.wait_for(waiter, timeout)
+            async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
+                await waiter
         except TimeoutError:
             return False
         finally:

@@ -143,9 +143,12 @@ class Engine:
         return [*self._background, *self._tasks.values(), *self._errands]
 
     async def _end_tasks(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel until they have ended: a cancellation can be lost on its way through other people's code."""
+        pending = {task for task in tasks if not task.done()}
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=0.1)
 
     # For drivers and launchers
 
