@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_harness import desk, until
+from executor_harness import TOKEN, desk, until
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import StepClass
@@ -28,7 +28,7 @@ async def test_an_isolated_function_gives_its_result_from_another_process() -> N
         plain, later = at.isolated("where", restored={"at": 3}), at.isolated("where_async")
         told = await plain.result()
         assert told["pid"] != os.getpid()
-        assert (told["run"], told["step"], told["attempt"], told["token"]) == ("run 1", "s", 1, "token")
+        assert (told["run"], told["step"], told["attempt"], told["token"]) == ("run 1", "s", 1, TOKEN)
         assert told["restored"] == {"at": 3}
         assert (await later.result())["step"] == "s"
 
@@ -161,7 +161,7 @@ async def test_processes_are_told_who_they_are() -> None:
         "RUNWRIGHT_RUN_ID": "run 1",
         "RUNWRIGHT_STEP_ID": "s",
         "RUNWRIGHT_ATTEMPT": "1",
-        "RUNWRIGHT_IDEMPOTENCY_TOKEN": "token",
+        "RUNWRIGHT_IDEMPOTENCY_TOKEN": TOKEN,
     }
     async with desk() as at:
         assert expected.items() <= (await at.isolated("environment").result()).items()

@@ -9,7 +9,7 @@ from typing import Any
 import executor_jobs
 import msgspec
 import pytest
-from executor_harness import desk, until
+from executor_harness import TOKEN, desk, until
 
 from runwright.contract.plan import Step, StepClass
 from runwright.tools.base import Lane
@@ -28,7 +28,7 @@ async def test_a_function_knows_its_step() -> None:
             "run 1",
             "s",
             1,
-            "token",
+            TOKEN,
             5,
         )
         assert told["thread"] != threading.current_thread().name
@@ -244,15 +244,13 @@ class OddTool:
     inputs = msgspec.defstruct("OddInputs", [])
     main_input = None
 
-    def __init__(self, lane: Lane | None, value: Any = None) -> None:
+    def __init__(self, lane: Lane, value: Any = None) -> None:
         self._lane, self._value = lane, value
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         return None
 
     def lane(self, inputs: Any, step: Step) -> Lane:
-        if self._lane is None:
-            raise RuntimeError("no idea")
         return self._lane
 
     def run(self, inputs: Any, context: Any) -> Any:
@@ -263,7 +261,7 @@ class OddTool:
 
 async def test_a_tool_that_fails_in_the_driver_is_a_failed_step() -> None:
     async with desk() as at:
-        for tool in (OddTool(None), OddTool(Lane.INLINE, ValueError("x")), OddTool(Lane.INLINE, object())):
+        for tool in (OddTool(Lane.INLINE, ValueError("x")), OddTool(Lane.INLINE, object())):
             assert (await at.start("odd", {}, tool=tool).end()).error is not None
         assert await at.start("odd", {}, tool=OddTool(Lane.STEP_LOOP, 5)).result() == 5
 

@@ -22,7 +22,6 @@ CONTEXT = StepContext(
     step_id="s",
     attempt=1,
     engine_attempt=1,
-    idempotency_token="t",
     write=lambda *_: None,
     save=lambda _: None,
 )

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ def context(write: Any = lambda *_: None) -> StepContext:
         step_id="s[3]",
         attempt=2,
         engine_attempt=1,
-        idempotency_token="tok",
         write=write,
         save=lambda _: None,
     )
@@ -144,7 +144,8 @@ async def test_the_command_gets_our_environment_its_own_and_who_it_is(
     names = "OURS BOTH NUMBER FLAG RUNWRIGHT_RUN_ID RUNWRIGHT_STEP_ID RUNWRIGHT_ATTEMPT RUNWRIGHT_IDEMPOTENCY_TOKEN"
     command = "pwd; for name in " + names + "; do printenv $name; done"
     result = await run(command, env={"BOTH": "2", "NUMBER": 3, "FLAG": True}, cwd=str(tmp_path))
-    assert result["stdout"].splitlines() == [str(tmp_path), "1", "2", "3", "true", "run 1", "s[3]", "2", "tok"]
+    token = sha256(b"run 1|s[3]|2").hexdigest()
+    assert result["stdout"].splitlines() == [str(tmp_path), "1", "2", "3", "true", "run 1", "s[3]", "2", token]
 
 
 async def test_a_command_has_nothing_to_read() -> None:
@@ -339,7 +340,7 @@ def write(stream, data):
         os._exit(0)
     os.write(1, data)
 
-context = StepContext(run_id="r", step_id="s", attempt=1, engine_attempt=1, idempotency_token="t", write=write, save=print)
+context = StepContext(run_id="r", step_id="s", attempt=1, engine_attempt=1, write=write, save=print)
 asyncio.run(ShellTool().run(ShellInputs(command={command!r}), context))
 """
 

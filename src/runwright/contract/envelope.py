@@ -179,6 +179,12 @@ def check_payload(
     return typed_payload(event_type, version, payload)
 
 
+def check_own_payload(event_type: str, payload: bytes, limit: int = MAX_PAYLOAD_BYTES) -> None:
+    """As `check_payload`, for one that was encoded from its typed fields: only values of users can be wrong in it."""
+    if len(payload) > limit or b"\\u0000" in payload or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
+        check_payload(event_type, None, payload, limit)
+
+
 def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgspec.Struct | None:
     """The known fields of a payload of the newest version, or None for a type from elsewhere."""
     kind = CATALOG.get(event_type)

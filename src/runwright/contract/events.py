@@ -104,7 +104,7 @@ class FoldableEvent(Protocol):
     def raw_payload(self) -> bytes | msgspec.Raw | None: ...
 
 
-class Receipt(msgspec.Struct, frozen=True, rename="camel"):
+class Receipt(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The event is in the log: now (`appended`) or since earlier (`duplicate`)."""
 
     status: str

@@ -16,7 +16,7 @@ from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.paths import signal_path
-from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, plan_version
+from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan
 from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
@@ -90,7 +90,7 @@ class Operations:
         merged = merge_params(plan, params or {})
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
-        version = plan_version(plan)
+        version = plan.metadata.plan_version or sha256
         run = RunIdentity(
             run_id=run_id or self.log.ids.event_id(),
             tenant_id=tenant_id,
@@ -121,7 +121,7 @@ class Operations:
             validation_report=report,
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
-            source=source_of(plan) if fork is None else fork.source,
+            source=source_of(sha256) if fork is None else fork.source,
         )
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)

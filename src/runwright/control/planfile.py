@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
+from runwright.contract.plan import content_hash, plan_body
 from runwright.plans.load import load_plan_file
 from runwright.plans.problems import Loaded
 from runwright.tools.base import Tool
@@ -24,6 +24,6 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
     return loaded
 
 
-def source_of(plan: ExecutionPlan) -> str | None:
-    """The file that this plan was read from, if it was."""
-    return _sources.get(content_hash(plan_body(plan)))
+def source_of(sha256: str) -> str | None:
+    """The file that the plan with this hash was read from, if it was."""
+    return _sources.get(sha256)

@@ -114,15 +114,18 @@ class Decider:
         self.stop = steer(self, stopped=stopped)
         if self.stop is not None or self.status in ENDED:
             return
-        self._complete_waits()
+        if self._waits.dues:
+            self._complete_waits()
         retry_iterations(self)
         self._settle()
         if self.status is not RunStatus.RUNNING:
             return
-        self._start_retries(room)
+        if self._waits.retries:
+            self._start_retries(room)
         while True:
             self._start_ready(room)
-            go_on_with_loops(self, room)
+            if self.loops or self.due_iterations:
+                go_on_with_loops(self, room)
             if not self._touched:
                 break
             self._settle()

@@ -11,7 +11,7 @@ from runwright.contract.transitions import InvalidTransition
 _encode = msgspec.json.Encoder().encode
 
 
-class Draft(msgspec.Struct):
+class Draft(msgspec.Struct, gc=False):
     event_type: str
     step_id: str | None
     logical_attempt_id: int

@@ -73,6 +73,8 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
 
 def retry_iterations(decider: Decider) -> None:
     """Schedule the retries that policy asks for; also while the run is paused, or they would be forgotten."""
+    if not decider.failed_iterations:
+        return
     failed, decider.failed_iterations = decider.failed_iterations, []
     for event in failed:
         place = parse_path(event.step_id or "")

@@ -14,7 +14,7 @@ import msgspec
 from runwright.contract.plan import ExecutionPlan, OnFailure, Order, Step, StepClass
 from runwright.contract.transitions import StepStatus
 
-from .expressions import mentioned_steps
+from .expressions import any_expression, mentioned_steps
 from .room import Room
 from .state import RunState, StepCell
 
@@ -27,6 +27,7 @@ class Node(msgspec.Struct):
     step: Step
     needs: tuple[int, ...]
     mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
+    constant: bool  # its inputs hold no expression
     needed_by: list[int] = []
     follows: int | None = None
     followed_by: int | None = None
@@ -39,7 +40,8 @@ class Net:
         self.nodes: list[Node] = []
         for number, step in enumerate(plan.steps):
             needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
-            self.nodes.append(Node(number, step, needs, mentioned_steps(_texts(step))))
+            mentions = mentioned_steps(_texts(step))
+            self.nodes.append(Node(number, step, needs, mentions, not any_expression(step.inputs)))
         for node in self.nodes:
             for source in node.needs:
                 self.nodes[source].needed_by.append(node.index)

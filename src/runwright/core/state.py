@@ -15,7 +15,7 @@ from .workings import Workings
 PENDING = StepStatus.PENDING
 
 
-class StepCell(msgspec.Struct):
+class StepCell(msgspec.Struct, gc=False):
     """A step: its newest attempt, how earlier ones ended, and what people want to know of it."""
 
     attempt: int

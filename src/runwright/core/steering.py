@@ -30,7 +30,9 @@ Signal = payloads.SignalDecided
 def steer(decider: Decider, *, stopped: bool) -> Stop | None:
     """Act on signals and deadlines. Gives back what must be stopped first, if the run is to end."""
     signals = decider.work.signals
-    ending = next((path for path, signal in signals.items() if signal.signal_type == "EMERGENCY_STOP"), None)
+    ending = None
+    if signals:
+        ending = next((path for path, signal in signals.items() if signal.signal_type == "EMERGENCY_STOP"), None)
     if ending is None:
         for path, signal in list(signals.items()):
             if signal.signal_type == "CANCEL":
@@ -221,9 +223,10 @@ _ACTIONS: dict[str, Callable[[Decider, str, Signal], None]] = {
 
 def _is_draining(decider: Decider) -> bool:
     summary = decider.state.summary
+    if summary.status is not RunStatus.PAUSED:
+        return False
     resting = sum(not decider.work.loops[decider.net.nodes[index].step.step_id].running for index in decider.loops)
-    at_work = summary.running_steps > resting and summary.status is RunStatus.PAUSED
-    return at_work and not summary.drain_timed_out and decider.work.paused_at is not None
+    return summary.running_steps > resting and not summary.drain_timed_out and decider.work.paused_at is not None
 
 
 def _watch_drain(decider: Decider) -> None:

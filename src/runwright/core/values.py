@@ -68,7 +68,10 @@ class Values:
 
     def inputs(self, node: Node, **more: Any) -> Any:
         """A step's inputs, overrides applied and expressions filled in."""
-        raw = {**node.step.inputs, **self._work.overrides.get(node.step.step_id, {})}
+        override = self._work.overrides.get(node.step.step_id)
+        if override is None and node.constant:
+            return fill(node.step.inputs, {})  # a copy: what the step does to it is its own business
+        raw = {**node.step.inputs, **(override or {})}
         return fill(raw, self.scope(node, **more))
 
     def items(self, node: Node) -> Any:

@@ -52,6 +52,8 @@ class Waits:
     def next_after(self, now: int) -> int | None:
         """When there will be something to do. What is due already and was not done waits for something else: for
         room, or for the run to be resumed."""
+        if not self.dues and not self.retries:
+            return None
         self.drop_overtaken()
         heads = [heap[0][0] for heap in (self.dues, self.retries) if heap]
         return min((at for at in heads if at > now), default=None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from .model import Holder
 
 
+@cache
 def _host() -> str:
     """Names this boot of this machine and this view of its processes: containers share the first, not the second."""
     try:
@@ -28,7 +30,12 @@ def _start_time(pid: int) -> str | None:
 
 
 def this_process() -> Holder:
-    pid = os.getpid()
+    return _own(os.getpid())
+
+
+@cache
+def _own(pid: int) -> Holder:
+    """By pid: a fork is another process."""
     return Holder(_host(), pid, _start_time(pid) or "")
 
 
@@ -36,4 +43,4 @@ def is_dead(holder: Holder | None) -> bool:
     """True only if that process provably no longer runs: same machine and boot, and no such process."""
     if holder is None or not holder.started or holder.host != _host():
         return False
-    return _start_time(holder.pid) != holder.started
+    return holder != this_process() and _start_time(holder.pid) != holder.started

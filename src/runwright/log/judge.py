@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from runwright.core.evolve import approval_ref, evolve, transition
 from runwright.core.projector import invalid_transition_alert
 from runwright.core.state import StepCell
 
-from .openrun import Found, OpenRun
+from .openrun import APPROVALS, Found, OpenRun
 from .prepare import Context, Prepared, identity, uuid_text
 
 logger = logging.getLogger("runwright.log")
@@ -134,7 +135,7 @@ class Group:
         return owners
 
     def answer_live(self, live: Callable[[str, int], bool]) -> None:
-        self._live = live
+        self._live = cache(live)  # within one transaction it stays what it was
 
     # Judging
 
@@ -318,10 +319,14 @@ class _Backup:
         self._approvals: dict[str, bool | None] = {}
         for event in unit.events:
             step_id = event.stored.step_id
-            if step_id is not None and step_id not in self._steps:
-                self._steps[step_id] = copy.copy(state.steps.get(step_id))
-            ref = approval_ref(event.stored)
-            self._approvals[ref] = state.approvals.get(ref)
+            if step_id is None:
+                continue
+            if step_id not in self._steps:
+                cell = state.steps.get(step_id)
+                self._steps[step_id] = None if cell is None else copy.copy(cell)
+            if event.stored.event_type in APPROVALS:
+                ref = approval_ref(event.stored)
+                self._approvals[ref] = state.approvals.get(ref)
 
     def restore(self) -> None:
         run, state = self._run, self._run.state

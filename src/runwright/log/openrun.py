@@ -34,7 +34,7 @@ beyond it (see their schema): the ids of a run's first events are always at hand
 
 SeqOf = Callable[[bytes], "int | None"]
 
-_APPROVALS = ("ApprovalRequested", "ApprovalGranted", "ApprovalDenied")
+APPROVALS = ("ApprovalRequested", "ApprovalGranted", "ApprovalDenied")
 _STEP_ENDS = (
     ("StepCompleted", StepStatus.SUCCESS),
     ("StepFailed", StepStatus.FAILED),
@@ -190,7 +190,7 @@ class OpenRun:
         cell: StepCell | None = None
         for attempt, names in _entity_of(event):
             seqs = {name: seq for name in names if (seq := seq_of(self._key(event.step_id, attempt, name))) is not None}
-            if event.event_type in _APPROVALS:
+            if event.event_type in APPROVALS:
                 if seqs:
                     self.state.approvals[approval_ref(event)] = seqs.keys() == {"ApprovalRequested"}
                 return False
@@ -215,7 +215,7 @@ class OpenRun:
             del self.state.steps[event.step_id or ""]
 
     def _knows(self, event: StoredEvent) -> bool:
-        if event.event_type in _APPROVALS:
+        if event.event_type in APPROVALS:
             return approval_ref(event) in self.state.approvals
         cell = self.state.steps.get(event.step_id or "")
         if event.event_type == "StepRetryScheduled":
@@ -234,8 +234,8 @@ def _entity_of(event: StoredEvent) -> list[tuple[int, tuple[str, ...]]]:
     """By attempt, the types whose keys show the state of the event's entity. Never more than that takes:
     a step that was not started has not ended, and whether this very event is there was asked before."""
     attempt = event.logical_attempt_id
-    if event.event_type in _APPROVALS:
-        return [(attempt, _APPROVALS)]
+    if event.event_type in APPROVALS:
+        return [(attempt, APPROVALS)]
     if event.event_type == "StepRetryScheduled":
         return [
             (attempt, ("StepCompleted", "StepFailed", "StepSkipped")),

@@ -7,7 +7,13 @@ from typing import Any
 import msgspec
 
 from runwright.contract.catalog import CATALOG, schema_version_of
-from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_envelope, check_identity, check_payload
+from runwright.contract.envelope import (
+    MAX_PAYLOAD_BYTES,
+    check_envelope,
+    check_identity,
+    check_own_payload,
+    check_payload,
+)
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.keys import key_bytes
@@ -77,13 +83,14 @@ def prepare_own(
     payload: bytes | None,
     payload_limit: int = MAX_PAYLOAD_BYTES,
 ) -> Prepared:
-    """An event of Runwright's own engine: its envelope is right by construction, its payload is checked like any."""
+    """An event of Runwright's own engine: its envelope is right by construction, and so is its payload
+    but for what users put into it."""
     engine_attempt, attempt = attempts
     run_id, _, _, _, plan_id, plan_version = run
     problem: RunwrightError | None = None
     if payload is not None:
         try:
-            check_payload(event_type, None, payload, payload_limit)
+            check_own_payload(event_type, payload, payload_limit)
         except RunwrightError as error:
             problem = error
     stored = StoredEvent(

@@ -139,7 +139,8 @@ class RunDriver:
                 break
             self.engine.reserve(room)  # until the executor counts them
             try:
-                await self._put_aside(blobs)
+                if blobs:
+                    await self._put_aside(blobs)
                 if await self._append(drafts, facts):
                     break  # otherwise the log has moved on: the facts stay, the decisions are made anew
             finally:
@@ -149,8 +150,8 @@ class RunDriver:
         self._under_way = []
         if not self.created.done():
             self.created.set_result(None)
-        if missing := {**decider.missing, **self.launcher.missing}:
-            await self.launcher.fetch(missing)
+        if decider.missing or self.launcher.missing:
+            await self.launcher.fetch({**decider.missing, **self.launcher.missing})
             self._wake.set()
         self.engine.wait_for_room(self, room.short)
         if decider.status in ENDED:
@@ -214,9 +215,11 @@ class RunDriver:
         """Append, in slices if there is much. False if the log had moved on, and all was folded anew."""
         while drafts:
             part, drafts = drafts[:SLICE], drafts[SLICE:]
+            events = [self.registry.event(made) for made in part]
             try:
-                await self._offer([self.registry.event(made) for made in part])
+                await self._offer(events)
             except RunwrightError as error:
+                self.registry.keep(events)
                 if error.code == ErrorCode.SEQ_CONFLICT:
                     await self._catch_up()
                     return False

@@ -376,7 +376,10 @@ class Engine:
             if run_id in self._drivers or run_id in self._parked:
                 future: asyncio.Future[RunSnapshot | None] = self._loop.create_future()
                 self._ends.setdefault(run_id, []).append(future)
-                await asyncio.wait([future], timeout=left)
+                if left is None:
+                    await future
+                else:
+                    await asyncio.wait([future], timeout=left)
                 if future.done() and (snapshot := future.result()) is not None:
                     return snapshot  # the driver's own fold: nothing has to be read
             row = await self.log.find_run(run_id)

@@ -21,7 +21,7 @@ from runwright.tools.base import Lane
 from .executor_loops import LoopTask, LoopThread, StepLoops
 from .executor_output import CAPTURE
 from .executor_threads import ThreadPool
-from .executor_work import ABANDONED, CANCELLED, Outcome, Work, carry_on, carry_out, failure, run_isolated
+from .executor_work import ABANDONED, CANCELLED, Outcome, Work, carry_on, carry_out, run_isolated
 
 __all__ = ["Execution", "Executor", "Outcome", "Work"]
 
@@ -35,16 +35,15 @@ _KILL_TIME = 2.0
 class Execution:
     """One piece of work under way. Belongs to the driver's loop."""
 
-    __slots__ = ("_asked", "_claim", "_executor", "_lane", "_timer", "done", "ended", "holds_thread", "task", "work")
+    __slots__ = ("_asked", "_claim", "_executor", "_timer", "done", "ended", "holds_thread", "task", "work")
 
-    def __init__(self, executor: Executor, work: Work, lane: Lane, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, executor: Executor, work: Work, done: Callable[[Outcome], None]) -> None:
         self.work = work
         self.done = done
         self.ended = False
         self.holds_thread = False  # although it was given up
         self.task: LoopTask | None = None  # where it is a coroutine
         self._executor = executor
-        self._lane = lane
         self._claim = threading.Lock()
         self._asked = False
         self._timer: asyncio.TimerHandle | None = None
@@ -64,7 +63,7 @@ class Execution:
         """Stop it by force. A thread or a coroutine that cannot be stopped is given up at once."""
         if self.ended or not self._ask_to_stop(0.0):
             return
-        if self._lane in (Lane.TOOL_LOOP, Lane.PROCESS):
+        if self.work.lane in (Lane.TOOL_LOOP, Lane.PROCESS):
             self._later(_KILL_TIME, self._give_up)
         else:
             self._give_up()
@@ -88,7 +87,7 @@ class Execution:
 
     def _give_up(self) -> None:
         if not self.ended:
-            self.holds_thread = self._lane is Lane.THREAD and self.task is None
+            self.holds_thread = self.work.lane is Lane.THREAD and self.task is None
             self._executor.abandon(self)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
@@ -128,14 +127,11 @@ class Executor:
     def start(self, work: Work, done: Callable[[Outcome], None]) -> Execution:
         """Begin. `done` is called on this loop, later, exactly once; never after `close`."""
         assert not self._closed
-        try:
-            lane = work.tool.lane(work.inputs, work.step)
-        except Exception as error:
-            return self._end_at_once(work, done, failure(error, work.context))
+        lane = work.lane
         if lane is Lane.INLINE:
             return self._end_at_once(work, done, _at_once(work))
         assert lane is not Lane.TIMER, "the driver keeps the time itself"
-        execution = Execution(self, work, lane, done)
+        execution = Execution(self, work, done)
         self._enter(execution)
         if lane is Lane.THREAD:
             self._threads.submit(lambda: self._in_thread(execution))
@@ -181,7 +177,7 @@ class Executor:
         self._room[execution.work.step.step_class] -= 1
 
     def _end_at_once(self, work: Work, done: Callable[[Outcome], None], outcome: Outcome) -> Execution:
-        execution = Execution(self, work, Lane.INLINE, done)
+        execution = Execution(self, work, done)
         execution.claim()
         self._enter(execution)
         self._ended.append((execution, outcome))
@@ -198,7 +194,7 @@ class Executor:
             self.deliver(execution, outcome)
             return
         execution.task = self._on_step_loop(execution, _yes, outcome)
-        if execution.work.context.cancelled.is_set():
+        if execution.work.context.is_cancelled:
             execution.task.stop()
 
     def _on_step_loop(

@@ -69,7 +69,6 @@ class _Isolated:
             step_id=context.step_id,
             attempt=context.attempt,
             engine_attempt=context.engine_attempt,
-            idempotency_token=context.idempotency_token,
             restored=context.restored,
         )
 

@@ -1,7 +1,8 @@
 """Threads for steps that are plain functions.
 
 Short steps are quickest on few threads, and steps that wait need one each. So the pool starts small, and grows
-when work has been waiting for a moment and nobody took it.
+when work has been waiting for a moment and nobody took it. While the process has its hands full, nobody took it
+for want of time: more threads would only make that worse, and the moment is longer.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from time import process_time
 
 _PATIENCE = 0.005
+_PATIENCE_WHEN_BUSY = 0.05
+_BUSY = 0.8  # of a processor
 _IDLE = 10.0
 
 
@@ -28,7 +32,8 @@ class ThreadPool:
         self._threads: set[threading.Thread] = set()
         self._idle: deque[None] = deque()  # its length is how many threads wait for work
         self._submitted = 0
-        self._taken = 0  # when we last looked
+        self._taken = 0  # at the beginning of the moment
+        self._began = self._cpu = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._names = 0
@@ -51,6 +56,7 @@ class ThreadPool:
 
     def _look_later(self) -> None:
         self._taken = self._submitted - self._queue.qsize()
+        self._began, self._cpu = self._loop.time(), process_time()
         self._timer = self._loop.call_later(_PATIENCE, self._look)
 
     def _look(self) -> None:
@@ -58,6 +64,10 @@ class ThreadPool:
         self._timer = None
         waiting = self._queue.qsize()
         if waiting == 0 or self._closed:
+            return
+        lasted = self._loop.time() - self._began
+        if lasted < _PATIENCE_WHEN_BUSY and process_time() - self._cpu > _BUSY * lasted:
+            self._timer = self._loop.call_later(_PATIENCE, self._look)
             return
         taken = self._submitted - waiting - self._taken
         threads = len(self._threads)

@@ -16,7 +16,7 @@ from runwright.contract.errors import STORE_CODES, RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.refs import ErrorInfo
 from runwright.results.encoding import encode_result
-from runwright.tools.base import StepContext, StepError, Tool, enter_step
+from runwright.tools.base import Lane, StepContext, StepError, Tool, enter_step
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 class Work(msgspec.Struct, frozen=True):
     tool: Tool
+    lane: Lane
     inputs: Any
     """An instance of `tool.inputs`, with expressions filled in."""
     step: Step
@@ -107,7 +108,7 @@ def is_awaitable(value: Any) -> bool:
 
 def failure(error: BaseException, context: StepContext) -> Outcome:
     """What an exception says about a step. Its traceback goes to the step's log."""
-    if context.cancelled.is_set() and _is_cancellation(error):
+    if context.is_cancelled and _is_cancellation(error):
         return CANCELLED
     try:
         if isinstance(error, StepError):

@@ -32,7 +32,6 @@ class Order(msgspec.Struct):
     step_id: str
     attempt: int
     engine_attempt: int
-    idempotency_token: str
     restored: Any = None
 
 
@@ -75,32 +74,19 @@ class _Parent:
         self._socket.sendall(msgspec.json.encode(report) + b"\n")
 
 
-class _Context(StepContext):
-    """Notices whether the step looks out for its cancellation. One that never does cannot stop by itself."""
-
-    listens = False
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "cancelled":
-            object.__setattr__(self, "listens", True)
-        return object.__getattribute__(self, name)
-
-
 def main(descriptor: int) -> None:
     parent = _Parent(descriptor)
     order = parent.order()
     sys.path[:] = order.path
-    context = _Context(
+    context = StepContext(
         run_id=order.run_id,
         step_id=order.step_id,
         attempt=order.attempt,
         engine_attempt=order.engine_attempt,
-        idempotency_token=order.idempotency_token,
         restored=order.restored,
         write=_write,
         save=parent.save,
     )
-    context.listens = False
     stop = _Stop(context)
     signal.signal(signal.SIGTERM, stop)
     enter_step(context)
@@ -115,7 +101,7 @@ def main(descriptor: int) -> None:
 class _Stop:
     """What SIGTERM does: set `cancelled`, and end a step that does not listen, so that its cleaning up still runs."""
 
-    def __init__(self, context: _Context) -> None:
+    def __init__(self, context: StepContext) -> None:
         self.asked = False
         self.cancel: Callable[[], object] | None = None  # for a coroutine
         self._context = context
@@ -131,7 +117,7 @@ class _Stop:
         self.cancel()
 
 
-def _carry_out(order: Order, context: _Context, stop: _Stop) -> Outcome:
+def _carry_out(order: Order, context: StepContext, stop: _Stop) -> Outcome:
     from runwright.tools.registry import builtin_tools
 
     try:

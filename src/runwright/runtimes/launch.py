@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from concurrent.futures import Future
 from functools import partial
@@ -12,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.paths import parse_path
 from runwright.contract.refs import ErrorInfo
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
 from runwright.results.encoding import encode_result
-from runwright.results.logwriter import LogWriter
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 
 from .executor import Outcome, Work
@@ -35,14 +33,18 @@ LARGEST_CHECKPOINT = 256 * 1024
 STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 
 
-class _Running(msgspec.Struct):
-    path: str
-    attempt: int
-    node: Node
-    began: float
-    output: LogWriter
-    execution: Execution | None = None
-    overdue: bool = False
+class _Running:
+    """An attempt at work in this process."""
+
+    __slots__ = ("attempt", "began", "execution", "node", "overdue", "path")
+
+    def __init__(self, path: str, attempt: int, node: Node, began: float) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.node = node
+        self.began = began
+        self.execution: Execution | None = None
+        self.overdue = False
 
 
 class Launcher:
@@ -65,19 +67,19 @@ class Launcher:
         return len(self._running)
 
     def launch(self, path: str, attempt: int) -> None:
-        node = self._driver.net.node(path)
-        place = EntityPath(path) if node is not None else parse_path(path)
-        if node is None and place is not None:
-            node = self._driver.net.node(place.step)
-        if place is None or node is None or self._abandoned or not is_under_way(self._driver.decider, path, attempt):
+        node, indexes = self._driver.net.node(path), ()
+        if node is None and (place := parse_path(path)) is not None:
+            node, indexes = self._driver.net.node(place.step), place.indexes
+        if node is None or self._abandoned or not is_under_way(self._driver.decider, path, attempt):
             return
-        if node.step.foreach is not None and not place.indexes:
+        if node.step.foreach is not None and not indexes:
             return  # the step itself has nothing to do
         try:
-            more = self._loop_scope(node, place.indexes) if place.indexes else {}
+            more = self._loop_scope(node, indexes) if indexes else {}
             more["step"] = {"id": path, "attempt": attempt}
             tool, inputs = self._prepare(node, more)
-            if tool.lane(inputs, node.step) is Lane.TIMER:
+            lane = tool.lane(inputs, node.step)
+            if lane is Lane.TIMER:
                 self._wait(node, path, attempt, self._engine.due_at(tool, inputs))
                 return
         except Missing as missing:
@@ -90,10 +92,9 @@ class Launcher:
         except Exception as error:  # a tool from elsewhere may fail in ways of its own: that is its step's business
             self._fail(path, attempt, StepError("STEP_RAISED", f"{type(error).__name__}: {error}"))
             return
-        output = self._engine.step_logs.writer(self._driver.run.run_id, path, attempt)
-        running = _Running(path, attempt, node, self._engine.clock.monotonic(), output)
+        running = _Running(path, attempt, node, self._engine.clock.monotonic())
         self._running[path] = running
-        work = Work(tool, inputs, node.step, self._context(running, place.indexes))
+        work = Work(tool, lane, inputs, node.step, self._context(running, indexes))
         running.execution = self._engine.executor.start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
@@ -125,17 +126,16 @@ class Launcher:
     def _context(self, running: _Running, indexes: tuple[int, ...]) -> StepContext:
         decider, run_id = self._driver.decider, self._driver.run.run_id
         path, attempt = running.path, running.attempt
-        token = hashlib.sha256(f"{run_id}|{path}|{attempt}".encode()).hexdigest()
+        output = self._engine.step_logs.writer(run_id, path, attempt)
         saved = decider.work.checkpoints.get(checkpoint_owner(running.node.step.step_id, indexes))
         return StepContext(
             run_id=run_id,
             step_id=path,
             attempt=attempt,
             engine_attempt=decider.engine_attempt,
-            idempotency_token=token,
             restored=None if saved is None else msgspec.json.decode(saved),
-            write=running.output.write,
-            end_output=running.output.close,
+            write=output.write,
+            end_output=output.close,
             save=partial(self._save, path, attempt),
         )
 
@@ -166,6 +166,7 @@ class Launcher:
         self._driver.tell(StepEnded(path, attempt, 0.0, None, info))
 
     def _ended(self, running: _Running, outcome: Outcome) -> None:
+        running.execution = None  # each knows the other, and neither is needed any more
         if self._running.get(running.path) is running:
             del self._running[running.path]
         self._engine.room_is_free(running.node.step.step_class)

@@ -11,7 +11,7 @@ _Key = tuple[str, str | None, int]
 
 
 class EventIdRegistry:
-    """The ids of events on their way. Those that arrived are in the log, and found there by their key."""
+    """The ids of events that were offered in vain. Those that arrived are in the log, and found there by their key."""
 
     def __init__(self, ids: Ids, run: RunIdentity, runtime: str) -> None:
         self._ids = ids
@@ -20,10 +20,11 @@ class EventIdRegistry:
         self._drawn: dict[_Key, str] = {}
 
     def event(self, made: Draft) -> Prepared:
-        key = (made.event_type, made.step_id, made.logical_attempt_id)
-        event_id = self._drawn.get(key)
+        event_id = None
+        if self._drawn:
+            event_id = self._drawn.get((made.event_type, made.step_id, made.logical_attempt_id))
         if event_id is None:
-            event_id = self._drawn[key] = self._ids.event_id()
+            event_id = self._ids.event_id()
         return prepare_own(
             self._context,
             event_id,
@@ -35,12 +36,22 @@ class EventIdRegistry:
             made.raw_payload,
         )
 
+    def keep(self, events: list[Prepared]) -> None:
+        """They were offered, and may be drafted anew: then under the same ids."""
+        for event in events:
+            self._drawn[_key(event)] = event.event_id
+
     def settled(self, events: list[Prepared], receipts: list[Receipt]) -> list[str]:
         """They are in the log. Gives back the types of those that were there before under another id: not ours."""
         foreign: list[str] = []
         for event, receipt in zip(events, receipts, strict=True):
-            stored = event.stored
-            self._drawn.pop((stored.event_type, stored.step_id, stored.logical_attempt_id), None)
+            if self._drawn:
+                self._drawn.pop(_key(event), None)
             if receipt.event_id != event.event_id:
-                foreign.append(stored.event_type)
+                foreign.append(event.stored.event_type)
         return foreign
+
+
+def _key(event: Prepared) -> _Key:
+    stored = event.stored
+    return (stored.event_type, stored.step_id, stored.logical_attempt_id)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Protocol
 
 import msgspec
@@ -53,7 +54,6 @@ class StepContext:
         step_id: str,
         attempt: int,
         engine_attempt: int,
-        idempotency_token: str,
         restored: Any = None,
         write: Callable[[str, bytes], None],
         save: Callable[[Any], None],
@@ -63,13 +63,32 @@ class StepContext:
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
         self.attempt = attempt
         self.engine_attempt = engine_attempt
-        self.idempotency_token = idempotency_token  # the same again when the attempt is run anew after a crash
         self.restored = restored  # what this step last handed to `checkpoint`, if it ran before
-        self.cancelled = threading.Event()  # set when the step should stop
         self.grace = 5.0  # seconds between being asked to stop and being stopped by force
         self.write = write  # (stream, bytes): output for the step's log
         self.end_output = end_output  # called where the step ran, before anybody is told that it ended
         self._save = save
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when the step should stop. Made when it is first asked for: most steps end without."""
+        event: threading.Event | None = self.__dict__.get("_cancelled")
+        return self.__dict__.setdefault("_cancelled", threading.Event()) if event is None else event
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody has asked for `cancelled`. A step that never did cannot stop by itself."""
+        return "_cancelled" in self.__dict__
+
+    @property
+    def is_cancelled(self) -> bool:
+        event: threading.Event | None = self.__dict__.get("_cancelled")
+        return event is not None and event.is_set()
+
+    @property
+    def idempotency_token(self) -> str:
+        """The same again when the attempt is run anew after a crash."""
+        return sha256(f"{self.run_id}|{self.step_id}|{self.attempt}".encode()).hexdigest()
 
     def checkpoint(self, state: Any) -> None:
         """Keep a mark of progress. Once this returns it is durable, and `restored` if the step runs again."""

@@ -71,24 +71,34 @@ class PythonTool:
 
 def resolve(call: str) -> Callable[..., Any]:
     """The function that `module:qualified.name` names. Imports its module."""
-    match = _CALL.fullmatch(call)
-    if match is None:
+    if (known := _loaded(call)) is not None:
+        return known
+    place = _parse(call)
+    if place is None:
         raise _bad(f"{call!r} does not name a function. Write module:function.")
+    module, names = place
     make_importable(os.getcwd())
     try:
-        found: Any = importlib.import_module(match["module"])
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{match['module']}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and misses one of its own
         raise StepError("CALL_NOT_FOUND", f"There is no module {error.name!r}.", retryable=False) from None
-    for name in match["name"].split("."):
+    for name in names:
         found = getattr(found, name, _MISSING)
         if found is _MISSING:
-            detail = f"Module {match['module']!r} has no {match['name']!r}."
+            detail = f"Module {module!r} has no {'.'.join(names)!r}."
             raise StepError("CALL_NOT_FOUND", detail, retryable=False)
     if not callable(found):
         raise StepError("CALL_NOT_FOUND", f"{call} is a {type(found).__name__} and cannot be called.", retryable=False)
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(call: str) -> tuple[str, tuple[str, ...]] | None:
+    """The module, and the names that lead from there to the function."""
+    match = _CALL.fullmatch(call)
+    return None if match is None else (match["module"], tuple(match["name"].split(".")))
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -104,12 +114,12 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _loaded(call: str) -> Callable[..., Any] | None:
     """The function, if it can be had without importing anything."""
-    match = _CALL.fullmatch(call)
-    found: Any = None if match is None else sys.modules.get(match["module"])
-    if match is None or found is None:
+    place = _parse(call)
+    found: Any = None if place is None else sys.modules.get(place[0])
+    if place is None or found is None:
         return None
     try:
-        for name in match["name"].split("."):
+        for name in place[1]:
             found = getattr(found, name, None)
     except Exception:  # a module may have a `__getattr__` of its own; what it says is heard when the step runs
         return None
