@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from runwright.contract.plan import StepClass
 
 
 class Room:
     """`closed`: nothing may start, not even what takes no room."""
 
-    def __init__(self, free: Mapping[StepClass, int], *, closed: bool = False) -> None:
-        self.free = dict(free)
+    def __init__(self, free: dict[StepClass, int], *, closed: bool = False) -> None:
+        self.free = free
         self.closed = closed
         self.refused = closed  # something that could start was left waiting
         self.short: set[StepClass] = set()  # for want of room of these classes

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
@@ -25,7 +27,7 @@ from .folding import fold_rows
 from .intake import Request
 from .judge import Group, Tally, Unit
 from .leases import lives
-from .model import RunRow
+from .model import LeaseRow, RunRow
 from .openrun import INDEX_LIMIT, Found, OpenRun, OpenRuns, encode_summary
 from .postgres_connect import LOST, Connection, connect, is_conflict, translate
 from .queries import load_queries
@@ -36,6 +38,10 @@ logger = logging.getLogger("runwright.log")
 SHARDS = 16
 MAX_GROUP = 1000
 CLOCK_SYNC_SECONDS = 30.0
+
+LEASES_MICROS = 500_000
+"""For how long a lease that was seen alive is taken to be. Whoever makes a run on one that has just ended makes a
+run that others take up."""
 
 
 def shard_of(run_id: str) -> int:
@@ -75,6 +81,8 @@ class Lane:
         self._wake = asyncio.Event()
         self._open_runs = OpenRuns()
         self._connection: Connection | None = None
+        self._leases: dict[str, LeaseRow] = {}
+        self._leases_until = 0
         self._under_way: list[tuple[Unit, Request]] = []
         self._task = asyncio.create_task(self._run())
 
@@ -111,14 +119,15 @@ class Lane:
         """Commit what is under way. Whatever goes wrong is told to those who wait for it."""
         outcome = "withdrawn"
         try:
+            overtaken: set[str] = set()
             while self._under_way:
                 if self._connection is None or self._connection.is_closed():
                     self._connection = await connect(self._url, self._patience)
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
-                lost = await self._commit_group([unit for unit, _ in self._under_way])
-                done = [item for item in self._under_way if item[0].run_id not in lost]
-                self._under_way = [item for item in self._under_way if item[0].run_id in lost]
+                overtaken = await self._commit_group([unit for unit, _ in self._under_way], overtaken)
+                done = [item for item in self._under_way if item[0].run_id not in overtaken]
+                self._under_way = [item for item in self._under_way if item[0].run_id in overtaken]
                 for _, request in done:
                     request.unit_done()
         except Exception as error:
@@ -145,14 +154,14 @@ class Lane:
         for _, request in items:
             request.unit_done(error)
 
-    async def _commit_group(self, units: list[Unit]) -> set[str]:
+    async def _commit_group(self, units: list[Unit], overtaken: set[str]) -> set[str]:
         """Judge and commit; gives back the runs that were overtaken and must be judged again.
 
         What goes in is confirmed by the commit. A refusal on what is only remembered is not final either:
         another process may have written since, so those runs are read and judged again.
         """
         group = Group(units, self._tally)
-        remembered = await self._open_all(group)
+        remembered = await self._open_all(group, overtaken)
         await self._answer(group)
         now = self._clock.now()
         changed = group.judge(now)
@@ -181,17 +190,22 @@ class Lane:
             self._told()
         return lost
 
-    async def _open_all(self, group: Group) -> set[str]:
-        """Open the group's runs; gives back those that were open before."""
+    async def _open_all(self, group: Group, overtaken: set[str]) -> set[str]:
+        """Open the group's runs; gives back those that were open before.
+
+        A run that is to be made is taken to be new: should there be one already, the commit leaves ours out, and
+        the second time it is looked up.
+        """
         remembered: set[str] = set()
         missing: list[str] = []
+        new = {unit.run_id for unit in group.units if unit.create is not None} - overtaken
         for run_id in group.run_ids():
             run = self._open_runs.get(run_id)
-            if run is None:
-                missing.append(run_id)
-            else:
+            if run is not None:
                 remembered.add(run_id)
                 group.open(run)
+            elif run_id not in new:
+                missing.append(run_id)
         if not missing:
             return remembered
         assert self._connection is not None
@@ -235,14 +249,24 @@ class Lane:
             for run_key, event_id in await self._connection.fetch(self._sql["find_event_ids"], *questions):
                 group.answer_id(run_key, event_id)
         if owners := group.owners_in_question():
-            rows = await self._connection.fetch(self._sql["find_leases"], [owner for owner, _ in owners])
-            leases = {row["owner"]: lease_row(row) for row in rows}
             now = self._clock.now()
-            group.answer_live(lambda owner, epoch: lives(leases.get(owner), epoch, now))
+            if not self._are_known_to_live(owners, group, now):
+                rows = await self._connection.fetch(self._sql["find_leases"], [owner for owner, _ in owners])
+                self._leases = {row["owner"]: lease_row(row) for row in rows}
+                self._leases_until = now + LEASES_MICROS
+            group.answer_live(lambda owner, epoch: lives(self._leases.get(owner), epoch, now))
+
+    def _are_known_to_live(self, owners: set[tuple[str, int]], group: Group, now: int) -> bool:
+        """Only for those who make runs: nobody is refused for what was true a moment ago."""
+        makers = {(unit.fence.owner, unit.fence.epoch) for unit in group.units if unit.fence is not None}
+        known = owners <= makers and now <= self._leases_until
+        return known and all(lives(self._leases.get(owner), epoch, now) for owner, epoch in owners)
 
     async def _store(self, group: Group, changed: list[OpenRun], now: int) -> dict[int, int]:
         """Send the group; gives back the runs that won, by their place in `changed`, with their keys."""
         assert self._connection is not None
+        if len(changed) == 1 and changed[0].exists and not group.alerts:
+            return await self._store_one(changed[0])
         known, fresh, events = _Known(), list[tuple[Any, ...]](), _Events()
         counts: dict[int, int] = {}
         for number, run in enumerate(changed):
@@ -274,6 +298,19 @@ class Lane:
                     raise _Overtaken
                 await self._connection.executemany(self._sql["insert_alert"], alerts)
         return {row["n"]: row["run_key"] for row in rows}
+
+    async def _store_one(self, run: OpenRun) -> dict[int, int]:
+        assert self._connection is not None
+        summary, events = run.state.summary, run.fresh.values()
+        rows = await self._connection.fetch(
+            self._sql["append_one"],
+            *(shard_of(run.run_id), len(events)),
+            *(run.run_key, run.stored_seq, run.edition, run.owner, run.epoch),
+            *(run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary)),
+            *(summary.provider, summary.workflow_id, summary.provider_run_id, summary.status in ENDED),
+            *zip(*(msgspec.structs.astuple(event) for event in events), strict=True),
+        )
+        return {0: run.run_key} if rows else {}
 
 
 def _closed(sentence: str, outcome: str) -> RunwrightError:

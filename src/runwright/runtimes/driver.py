@@ -54,13 +54,14 @@ class RunDriver:
         self.run: RunIdentity = decider.run
         self.launcher = Launcher(self)
         self.registry = EventIdRegistry(engine.ids, self.run, engine.provider)
-        self.created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.created: asyncio.Future[None] = engine.loop.create_future()
         if exists:
             self.created.set_result(None)
         self._inbox: list[Fact] = []
         self._under_way: list[Fact] = []  # being appended
-        self._wake = asyncio.Event()
-        self._wake.set()
+        self.room_matters = False  # it waits for room, or was told that there is some
+        self._awake = False  # there is something to do
+        self._sleep: asyncio.Future[None] | None = None
         self._look_again = False  # others wrote into the run
         self._armed: int | None = None
         self._stopping: Stop | None = None
@@ -73,15 +74,17 @@ class RunDriver:
             fact.give_up(_left())
             return
         self._inbox.append(fact)
-        self._wake.set()
+        self.poke()
 
     def poke(self) -> None:
-        self._wake.set()
+        self._awake = True
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
 
     def look_again(self) -> None:
         """A signal was accepted: read what is new."""
         self._look_again = True
-        self._wake.set()
+        self.poke()
 
     # The loop
 
@@ -89,8 +92,9 @@ class RunDriver:
         """Drive until the run ends, or has nothing to do for a while."""
         try:
             while not await self._turn():
-                await self._wake.wait()
-                self._wake.clear()
+                if not self._awake:
+                    self._sleep = self.engine.loop.create_future()
+                    await self._sleep
         except Violation as violation:
             self._report(violation)
         except asyncio.CancelledError:
@@ -122,6 +126,7 @@ class RunDriver:
 
     async def _turn(self) -> bool:
         """One round: what happened, what follows, appended, carried out. True when there is nothing more to do."""
+        self._awake = False
         facts, self._inbox = self._inbox, []
         self._under_way = facts
         while True:
@@ -152,7 +157,7 @@ class RunDriver:
             self.created.set_result(None)
         if decider.missing or self.launcher.missing:
             await self.launcher.fetch({**decider.missing, **self.launcher.missing})
-            self._wake.set()
+            self._awake = True
         self.engine.wait_for_room(self, room.short)
         if decider.status in ENDED:
             return True
@@ -189,15 +194,15 @@ class RunDriver:
             self._stopping = stop
             self.launcher.stop(by_force=stop.by_force)
         if self.launcher.idle:
-            self._wake.set()
+            self._awake = True
 
     def _rest(self, *, may_park: bool) -> bool:
         """Nothing to do now. Set the alarm; True if it is far enough away to be forgotten until then."""
         times = (self.decider.next_due(), next_deadline(self.decider))
         at = min((time for time in times if time is not None and time > self.decider.now), default=None)
-        now = self.engine.clock.now()
-        idle = self.launcher.idle and not self._inbox and not self._wake.is_set() and not self._look_again
-        if idle and may_park and self.decider.stop is None and (at is None or at > now + self.engine.park_after):
+        idle = self.launcher.idle and not self._inbox and not self._awake and not self._look_again
+        soon = at is not None and at <= self.engine.clock.now() + self.engine.park_after
+        if idle and may_park and self.decider.stop is None and not soon:
             self.engine.park(self.run.run_id, at)
             return True
         if at is not None and at != self._armed:
@@ -207,7 +212,7 @@ class RunDriver:
 
     def _alarm(self) -> None:
         self._armed = None
-        self._wake.set()
+        self.poke()
 
     # Appending
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -89,6 +89,7 @@ class Engine:
         self.park_after = int(settings.park_after * 1e6)
         self.write_budget = log.write_budget
         self.keeper = LeaseKeeper(log, self.clock, owner, settings.lease_ttl, self._lease_lost)
+        self.check_lease = self.keeper.check
         sleep = self._sleeping
         self.timers = Timers(self.clock.now, 1e-6, sleep)  # by the wall clock: when something is due
         self.alarms = Timers(self.clock.monotonic, 1.0, sleep)  # by a clock that is never set: how long something took
@@ -99,7 +100,7 @@ class Engine:
         self._short_of_room: dict[StepClass, dict[RunDriver, None]] = {step_class: {} for step_class in CLASSES}
         self._reserved = dict.fromkeys(CLASSES, 0)
         self._background: list[asyncio.Task[None]] = []
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
         self._signals_seen = ""
         self._closing = False
@@ -152,12 +153,9 @@ class Engine:
 
     # For drivers and launchers
 
-    def check_lease(self) -> None:
-        self.keeper.check()
-
     def call(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do something on the engine's loop, from any thread."""
-        self._loop.call_soon_threadsafe(work, *arguments)
+        self.loop.call_soon_threadsafe(work, *arguments)
 
     def due_at(self, tool: Tool, inputs: Any) -> int:
         due: Callable[[Any, int], int] = getattr(tool, "due_at")  # noqa: B009 - only tools on the timer lane have it
@@ -183,8 +181,11 @@ class Engine:
             if change < 0:
                 self.room_is_free(step_class)  # what took it may not have needed it after all
 
-    def wait_for_room(self, driver: RunDriver, classes: Container[StepClass]) -> None:
+    def wait_for_room(self, driver: RunDriver, classes: Collection[StepClass]) -> None:
         """Of these classes the driver could use more. It may have had the turn for another: then the next gets it."""
+        if not classes and not driver.room_matters:
+            return
+        driver.room_matters = bool(classes)
         for step_class, waiting in self._short_of_room.items():
             if step_class in classes:
                 waiting[driver] = None
@@ -374,7 +375,7 @@ class Engine:
         while True:
             left = None if deadline is None else max(0.0, deadline - self.clock.monotonic())
             if run_id in self._drivers or run_id in self._parked:
-                future: asyncio.Future[RunSnapshot | None] = self._loop.create_future()
+                future: asyncio.Future[RunSnapshot | None] = self.loop.create_future()
                 self._ends.setdefault(run_id, []).append(future)
                 if left is None:
                     await future

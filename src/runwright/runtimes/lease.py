@@ -47,7 +47,7 @@ class LeaseKeeper:
 
     def check(self) -> None:
         """STALE_FENCE once the lease may have ended: nothing must be driven on it any more."""
-        if not self.is_good:
+        if self._clock.monotonic() > self._good_until:
             raise RunwrightError(ErrorCode.STALE_FENCE, "The lease of this process has ended.")
 
     async def keep(self) -> None:
