@@ -1,3 +1,10 @@
+-- name: prepare_lane
+-- What a lane sends is planned once for the life of its connection: planning an append takes longer than carrying it
+-- out. Tables may be empty at that time and large later, so plans go by index whatever the tables look like.
+SET plan_cache_mode = force_generic_plan;
+SET enable_seqscan = off;
+SET jit = off;
+
 -- name: append
 -- A whole group in one statement. First the shards' rows are locked, in order, and give out positions; then the
 -- runs that are still as they were judged (same last event, same owner) move on and new ones are made; only
