@@ -122,8 +122,8 @@ class Lane:
             overtaken: set[str] = set()
             while self._under_way:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._url, self._patience)
-                    await self._connection.execute(self._sql["prepare_lane"])
+                    connection = self._connection = await connect(self._url, self._patience)
+                    await connection.execute(self._sql["prepare_lane"])
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
                 overtaken = await self._commit_group([unit for unit, _ in self._under_way], overtaken)
