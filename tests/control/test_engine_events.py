@@ -14,7 +14,7 @@ from engine_kit import ended, engine, event, held, once, python, run
 
 import runwright as rw
 import runwright.contract.schemas as schemas
-from runwright.contract.catalog import CATALOG, Level, Role
+from runwright.contract.catalog import CATALOG, Level
 from runwright.control.operations import Operations
 
 FOLDER = Path(schemas.__file__).parent / "json_schemas"
@@ -211,20 +211,7 @@ def test_whoever_decides_is_the_server_and_whoever_runs_a_tool_the_worker(record
         assert record.emitted_by is not None
         component, _, role = record.emitted_by.partition("/")
         assert component in ("embedded", "control")
-        assert role in ("server", "worker")
-        if CATALOG[record.event_type].role is Role.SERVER:
-            assert role == "server", record.event_type
-
-
-def test_what_a_tool_did_is_said_by_a_worker(records: list[rw.RunEventRecord]) -> None:
-    """The server may say it only where no worker is: waits, loops, and steps that were stopped or could not begin."""
-    loops = {record.step_id for record in records if record.event_type == "LoopStarted"}
-    for record in records:
-        if record.event_type not in ("StepCompleted", "CheckpointWritten", "LoopIterationDone"):
-            continue
-        if (record.step_id or "").startswith(("waits", "each-wait")) or record.step_id in loops:
-            continue
-        assert record.emitted_by == "embedded/worker", (record.event_type, record.step_id)
+        assert role == CATALOG[record.event_type].role, record.event_type
 
 
 def test_levels_and_attempts_are_as_the_catalogue_says(records: list[rw.RunEventRecord]) -> None:

@@ -459,6 +459,37 @@ async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(
 # RETRY_RUN and rerun
 
 
+async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"id": "a", "python": once(tmp_path / "calls", value=1)}]
+    async with engine(store_url) as operations:
+        old = await run(operations, {"plan": "p", "steps": steps})
+        made = operations.log.append
+
+        async def dies(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("killed between the new run and the note of it")
+
+        signal_id = operations.log.ids.event_id()
+        original = operations._record
+
+        async def record(*arguments: Any) -> bool:
+            written = await original(*arguments)
+            monkeypatch.setattr(operations.log, "append", dies)
+            return written
+
+        monkeypatch.setattr(operations, "_record", record)
+        with pytest.raises(RuntimeError):
+            await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
+        monkeypatch.setattr(operations.log, "append", made)
+        monkeypatch.setattr(operations, "_record", original)
+        decision = await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
+        runs = (await operations.log.list_runs()).runs
+    assert decision.engine_result == "NEW_RUN"
+    assert {row.identity.run_id for row in runs} == {old.run_id, decision.new_run_id}
+
+
 async def test_a_failed_run_is_retried_as_a_new_run_that_names_it(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,9 +64,9 @@ class Play:
     def end(self, step: str, *, error: ErrorInfo | None = None, attempt: int = 1) -> list[str]:
         self.decider.at(self.now)
         if error is None:
-            self.decider.say("StepCompleted", step, attempt, payloads.StepCompleted(1), "worker")
+            self.decider.say("StepCompleted", step, attempt, payloads.StepCompleted(1))
         else:
-            self.decider.say("StepFailed", step, attempt, payloads.StepFailed(error), "worker")
+            self.decider.say("StepFailed", step, attempt, payloads.StepFailed(error))
         return self.decide()[1:]
 
     def signal(self, kind: str, number: int = 1, **payload: Any) -> list[str]:
@@ -447,10 +447,10 @@ def test_a_loop_hands_out_no_more_than_it_may_and_gathers_in_order() -> None:
         "LoopIterationStarted a[0]",
         "LoopIterationStarted a[1]",
     ]
-    play.decider.say("LoopIterationDone", "a[1]", 1, {"index": 1, "result": "second"}, "worker")
+    play.decider.say("LoopIterationDone", "a[1]", 1, {"index": 1, "result": "second"})
     assert play.decide()[1:] == ["LoopIterationStarted a[2]"]
-    play.decider.say("LoopIterationDone", "a[2]", 1, {"index": 2, "result": "third"}, "worker")
-    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0, "result": "first"}, "worker")
+    play.decider.say("LoopIterationDone", "a[2]", 1, {"index": 2, "result": "third"})
+    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0, "result": "first"})
     assert play.decide()[2:] == ["LoopDone a", "StepCompleted a", "RunCompleted"]
     assert b'"result":["first","second","third"]' in play.drafts[-2].raw_payload
 
@@ -460,7 +460,7 @@ def test_an_iteration_that_fails_while_the_run_is_paused_keeps_its_retries() -> 
     play = graph(Step(step_id="a", kind="noop", foreach=foreach, retry=Retry(max_attempts=2, initial=0.0)))
     play.decide()
     play.signal("PAUSE")
-    play.decider.say("LoopIterationFailed", "a[0]", 1, payloads.LoopIteration(0, error=BROKEN), "worker")
+    play.decider.say("LoopIterationFailed", "a[0]", 1, payloads.LoopIteration(0, error=BROKEN))
     play.decide()
     play.restore()
     play.now += 1000
@@ -473,7 +473,7 @@ def test_a_loop_whose_running_iterations_have_ended_is_not_draining() -> None:
     play.decider.drain_timeout = 300.0
     play.decide()
     play.signal("PAUSE")
-    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0}, "worker")
+    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0})
     play.decide()
     play.now += 301_000_000
     assert play.decide() == []
@@ -487,10 +487,10 @@ def test_the_guard_names_what_was_expected_and_leaves_the_state_alone() -> None:
     play.decide()
     play.end("a")
     before = play.decider.state.summary.completed_steps
-    with pytest.raises(Violation) as caught:
-        play.decider.say("StepFailed", "a", 1, payloads.StepFailed(BROKEN), "worker")
-    assert caught.value.entity == "a"
-    assert caught.value.facts == {
+    play.decider.say("StepFailed", "a", 1, payloads.StepFailed(BROKEN))
+    (violation,) = play.decider.violations
+    assert violation.entity == "a"
+    assert violation.facts == {
         "invalidTransitionDetected": True,
         "expectedState": "RUNNING",
         "actualState": "SUCCESS",
@@ -499,6 +499,14 @@ def test_the_guard_names_what_was_expected_and_leaves_the_state_alone() -> None:
     assert play.decider.take()[0] == []
     assert play.decider.state.summary.completed_steps == before
     assert play.end("b") == ["RunCompleted"]
+
+
+def test_of_the_run_itself_nothing_forbidden_can_be_passed_over() -> None:
+    play = graph(step("a"))
+    play.decide()
+    with pytest.raises(Violation) as caught:
+        play.decider.say("RunResumed")
+    assert caught.value.entity == "RUN"
 
 
 def test_the_time_of_a_decision_is_the_time_it_was_given() -> None:

@@ -323,7 +323,7 @@ class Nonsense:
         self.given_up = False
 
     def apply(self, decider: Decider) -> None:
-        decider.say("StepCompleted", self.step, 7, payloads.StepCompleted(1), "worker")
+        decider.say("StepCompleted", self.step, 7, payloads.StepCompleted(1))
 
     def durable(self) -> None: ...
 
@@ -334,12 +334,16 @@ class Nonsense:
 async def test_an_event_that_the_state_machines_forbid_is_not_written(
     store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    go = tmp_path / "go"
-    document = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    """Of that step nothing more is said; the rest of the run goes on, and an operator can end it."""
+    go, other = tmp_path / "go", tmp_path / "other"
+    steps = [
+        {"id": "a", "python": held(go), "dependsOn": []},
+        {"id": "b", "python": held(other), "dependsOn": []},
+        {"id": "c", "noop": {}, "dependsOn": ["b"]},
+    ]
     async with engine(store) as operations:
-        run_id = await operations.start(operations.load(document), run_id="run-1")
-        await event(operations, run_id, "StepStarted", "a")
-        before = await story(operations, run_id)
+        run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
+        await event(operations, run_id, "StepStarted", "b")
         operations.engine._drivers[run_id].tell(Nonsense("a"))
         raised = await alerts(operations, run_id, "INVALID_TRANSITION")
         assert raised[0].facts == {
@@ -348,6 +352,38 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
             "actualState": "PENDING",
             "attemptedEventType": "StepCompleted",
         }
+        go.touch()
+        other.touch()
+        await event(operations, run_id, "StepCompleted", "c")
+        ends = [record.step_id for record in await operations.log.read(run_id) if record.event_type == "StepCompleted"]
+        assert ends == ["b", "c"]
+        await operations.signal(run_id, "CANCEL")
+        snapshot = await ended(operations, run_id)
+        assert [finding async for finding in operations.log.verify(run_id)] == []
+    assert {step.step_id: step.status for step in snapshot.steps} == {"a": "FAILED", "b": "SUCCESS", "c": "SUCCESS"}
+    assert snapshot.status == "CANCELLED"
+    assert not snapshot.inconsistent
+
+
+class NonsenseOfTheRun(Nonsense):
+    def apply(self, decider: Decider) -> None:
+        decider.say("RunResumed", None, 7)
+
+
+async def test_a_run_of_which_nothing_can_be_said_is_left_for_a_person(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    document = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(document), run_id="run-1")
+        await event(operations, run_id, "StepStarted", "a")
+        before = await story(operations, run_id)
+        operations.engine._drivers[run_id].tell(NonsenseOfTheRun("a"))
+        await alerts(operations, run_id, "INVALID_TRANSITION")
+
+        async def is_free() -> bool:
+            return (await operations.log.find_run(run_id)).owner is None
+
+        await until(is_free)
         assert await story(operations, run_id) == before
         assert (await run(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         go.touch()

@@ -41,6 +41,7 @@ from .signals import (
     check_request,
     check_state,
     event_payload,
+    run_made_by,
 )
 
 SIGNALS_A_MINUTE = 60
@@ -221,7 +222,7 @@ class Operations:
         rule = check_request(request)
         earlier = await self._earlier(run_id, request)
         if earlier is not None:
-            return earlier
+            return await self._carry_on(row.identity, request, earlier)
         if signal_type != "EMERGENCY_STOP":  # that is never one too many
             await self._check_rate(row)
         role, refusal = rule.role, None
@@ -249,7 +250,7 @@ class Operations:
         if not await self._record(row.identity, request, decision, role):
             earlier = await self._earlier(run_id, request)  # another call with this id was faster
             assert earlier is not None, "its decision is in the log"
-            return earlier
+            return await self._carry_on(row.identity, request, earlier)
         if refusal is not None:
             return decision
         if signal_type == "RETRY_RUN":
@@ -377,8 +378,16 @@ class Operations:
             net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork
         )
 
+    async def _carry_on(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
+        """A signal that was decided before. Making a new run is up to whoever sends the signal, so it is made good."""
+        is_open = decision.decision == "ACCEPTED" and decision.engine_result is None
+        if is_open and request.signal_type == "RETRY_RUN":
+            return await self._retry_run(run, request, decision)
+        return decision
+
     async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        new_id = await self.rerun(run.run_id, force=bool(request.payload.get("force")))
+        wanted = run_made_by(request.signal_id)  # the same again, should we be cut short and the signal be sent anew
+        new_id = await self.rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
         processed = new_event(
             "SignalProcessed",
             run,

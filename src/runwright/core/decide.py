@@ -15,10 +15,11 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.keys import RUN
 from runwright.contract.plan import OnFailure, Retry
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
-from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, StepStatus
 
 from .draft import Draft, Violation, draft
 from .evolve import transition
@@ -55,6 +56,8 @@ class Decider:
         self.loops: dict[int, None] = {}  # foreach steps under way
         self.due_iterations: deque[str] = deque()
         self.failed_iterations: list[Draft] = []
+        self.silenced: set[str] = set()  # steps that this engine was about to say something forbidden of
+        self.violations: list[Violation] = []  # not yet told to anybody
         self._now_text = ""
         self._drafts: list[Draft] = []
         self.blobs: dict[str, bytes] = {}  # values that must be put aside before the drafts are appended
@@ -77,16 +80,21 @@ class Decider:
         self.now = now
         self._now_text = from_micros(now)
 
-    def say(
-        self, event_type: str, path: str | None = None, attempt: int = 1, payload: Payload = None, role: str = "server"
-    ) -> Draft:
-        """Draft an event and fold it. The producer's own guard is here: a forbidden event is not taken."""
-        made = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload, role)
+    def say(self, event_type: str, path: str | None = None, attempt: int = 1, payload: Payload = None) -> None:
+        """Draft an event and fold it. The producer's own guard is here: an event that the state machines forbid is
+        not taken, and nothing is said any more that would move its step, until the log has been folded anew."""
+        if path in self.silenced and event_type in STEP_TRANSITIONS:
+            return
+        made = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload)
         if (invalid := transition(self.state, made)) is not None:
-            raise Violation(path or "RUN", invalid)
+            if path is None:
+                raise Violation(RUN, invalid)
+            self.silenced.add(path)
+            self.violations.append(Violation(path, invalid))
+            return
         self._drafts.append(made)
         if path is None:
-            return made
+            return
         if (index := self.net.index.get(path)) is not None:
             self._touched[index] = None
         if event_type == "StepRetryScheduled":
@@ -95,7 +103,6 @@ class Decider:
             self._waits.add_due(path)
         elif event_type == "LoopIterationFailed":
             self.failed_iterations.append(made)
-        return made
 
     def take(self) -> tuple[list[Draft], dict[str, bytes]]:
         """Everything drafted since the last time, and the values that must be put aside first."""

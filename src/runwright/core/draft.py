@@ -18,7 +18,6 @@ class Draft(msgspec.Struct, gc=False):
     raw_payload: bytes | None
     emitted_at: str
     engine_attempt_id: int
-    role: str = "server"
     run_seq: int = 0  # not known yet
     schema_version: int | None = None
 
@@ -30,10 +29,9 @@ def draft(
     step_id: str | None = None,
     attempt: int = 1,
     payload: msgspec.Struct | dict[str, Any] | bytes | None = None,
-    role: str = "server",
 ) -> Draft:
     raw = payload if payload is None or isinstance(payload, bytes) else _encode(payload)
-    return Draft(event_type, step_id, attempt, raw, emitted_at, engine_attempt_id, role)
+    return Draft(event_type, step_id, attempt, raw, emitted_at, engine_attempt_id)
 
 
 class Violation(Exception):

@@ -95,8 +95,10 @@ class RunDriver:
                 if not self._awake:
                     self._sleep = self.engine.loop.create_future()
                     await self._sleep
-        except Violation as violation:
+        except Violation as violation:  # of the run itself: nothing can be said of it any more
+            self.launcher.abandon()
             self._report(violation)
+            self.engine.leave(self)
         except asyncio.CancelledError:
             self.created.cancel()
             raise
@@ -120,6 +122,7 @@ class RunDriver:
             self.decider.at(self.engine.clock.now())
             self.decider.decide(Room({}, closed=True), stopped=True)
             drafts, blobs = self.decider.take()
+            self._report_violations()
             await self._put_aside(blobs)
             if not drafts or await self._append(drafts, []):
                 return
@@ -140,6 +143,7 @@ class RunDriver:
             room = self.engine.room()
             decider.decide(room, stopped=self.launcher.idle)
             drafts, blobs = decider.take()
+            self._report_violations()
             if not drafts:
                 break
             self.engine.reserve(room)  # until the executor counts them
@@ -293,10 +297,13 @@ class RunDriver:
                     raise
                 await engine.clock.sleep(0.5)
 
+    def _report_violations(self) -> None:
+        while self.decider.violations:
+            self._report(self.decider.violations.pop())
+
     def _report(self, violation: Violation) -> None:
         """Nothing more is said about this entity by this process; the log stays as it is, and people are told."""
         logger.error("Run %s, %s: %s", self.run.run_id, violation.entity, violation, extra=violation.facts)
-        self.launcher.abandon()
         self.engine.alert(
             Alert(
                 code="INVALID_TRANSITION",

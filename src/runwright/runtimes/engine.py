@@ -344,9 +344,13 @@ class Engine:
         logger.error("The driver of run %s failed", run_id, exc_info=error)
         detail = f"The engine failed on this run and left it: {type(error).__name__}: {error}"[:500]
         self.alert(Alert(code="ENGINE_FAILED", severity="P1", detail=detail, run_id=run_id, subject=str(driver.seq)))
-        self._errand(self.log.release_run(run_id, driver.fence))
+        self.leave(driver)
         self._fail_waiters(run_id, error)
         self._known.discard(run_id)
+
+    def leave(self, driver: RunDriver) -> None:
+        """Drive the run no longer, and claim it no longer; it is not due either: a person takes it up."""
+        self._errand(self.log.release_run(driver.run.run_id, driver.fence))
 
     def _left(self, run_id: str) -> None:
         """The run is not ours any more. If that is because our lease ended, it may be again with the next one."""

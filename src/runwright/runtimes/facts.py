@@ -62,9 +62,9 @@ class StepEnded:
             return  # it was ended otherwise, by a cancel or a deadline
         if self.error is not None:
             failed = payloads.StepFailed(self.error, self.took_ms)
-            decider.say("StepFailed", self.path, self.attempt, failed, "worker")
+            decider.say("StepFailed", self.path, self.attempt, failed)
             return
-        decider.say("StepCompleted", self.path, self.attempt, self._good_end(decider), "worker")
+        decider.say("StepCompleted", self.path, self.attempt, self._good_end(decider))
 
     def _good_end(self, decider: Decider) -> dict[str, Any]:
         name, where = placed("result", b"null" if self.result is None else self.result, decider.blobs)
@@ -76,10 +76,10 @@ class StepEnded:
         index = place.indexes[0]
         if self.error is not None:
             failed = payloads.LoopIteration(index, duration_ms=self.took_ms, error=self.error)
-            decider.say("LoopIterationFailed", self.path, self.attempt, failed, "worker")
+            decider.say("LoopIterationFailed", self.path, self.attempt, failed)
             return
         payload = {"index": index, **self._good_end(decider)}
-        decider.say("LoopIterationDone", self.path, self.attempt, payload, "worker")
+        decider.say("LoopIterationDone", self.path, self.attempt, payload)
 
     def durable(self) -> None: ...
 
@@ -125,7 +125,7 @@ class CheckpointAsked:
         if place is not None and not place.indexes:
             entity = str(EntityPath(place.step, place.visit, self.attempt))
         ordinal = decider.work.checkpoint_count.get(entity, 0) + 1
-        decider.say("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)}, "worker")
+        decider.say("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)})
 
     def durable(self) -> None:
         self._settle(None)

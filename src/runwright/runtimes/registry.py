@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from runwright.contract.catalog import CATALOG
 from runwright.contract.clock import Ids
 from runwright.contract.events import Receipt, RunIdentity
 from runwright.core.draft import Draft
@@ -16,7 +19,7 @@ class EventIdRegistry:
     def __init__(self, ids: Ids, run: RunIdentity, runtime: str) -> None:
         self._ids = ids
         self._context = run.context
-        self._emitters = {role: f"{runtime}/{role}" for role in ("server", "worker")}
+        self._emitters = _emitters(runtime)
         self._drawn: dict[_Key, str] = {}
 
     def event(self, made: Draft) -> Prepared:
@@ -32,7 +35,7 @@ class EventIdRegistry:
             made.step_id,
             (made.engine_attempt_id, made.logical_attempt_id),
             made.emitted_at,
-            self._emitters[made.role],
+            self._emitters[made.event_type],
             made.raw_payload,
         )
 
@@ -50,6 +53,12 @@ class EventIdRegistry:
             if receipt.event_id != event.event_id:
                 foreign.append(event.stored.event_type)
         return foreign
+
+
+@cache
+def _emitters(runtime: str) -> dict[str, str]:
+    """Who says what, by the type of the event."""
+    return {name: f"{runtime}/{kind.role}" for name, kind in CATALOG.items()}
 
 
 def _key(event: Prepared) -> _Key:
