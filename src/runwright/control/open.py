@@ -14,6 +14,7 @@ from runwright.log.open import DEFAULT_STORE, open_log
 from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.store import ResultStore
+from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
 from runwright.tools.registry import builtin_tools
@@ -45,7 +46,7 @@ async def open_operations(
             Executor(asyncio.get_running_loop()),
             builtin_tools(),
             PlanStore(log),
-            ResultStore(folder / "results"),
+            ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
             step_logs,
             new_owner(),
             settings or EngineSettings(),

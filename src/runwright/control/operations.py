@@ -186,19 +186,19 @@ class Operations:
             record = await self.log.find_event(run_id, event_type, step_id, step.logical_attempt_id)
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
-                value = record.payload.get("result") if reference is None else self._fetch(reference)
-                return [self._gathered(part) for part in value] if step.iterations and value else value
+                value = record.payload.get("result") if reference is None else await self._fetch(reference)
+                return [await self._gathered(part) for part in value] if step.iterations and value else value
         raise RunwrightError(
             ErrorCode.STEP_NOT_TERMINAL,
             f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
         )
 
-    def _fetch(self, reference: dict[str, Any]) -> Any:
-        return msgspec.json.decode(self.engine.results.get(reference))
+    async def _fetch(self, reference: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self.engine.results.get(reference))
 
-    def _gathered(self, part: Any) -> Any:
+    async def _gathered(self, part: Any) -> Any:
         reference = gathered_ref(part)
-        return part if reference is None else self._fetch(reference)
+        return part if reference is None else await self._fetch(reference)
 
     # Signals
 

@@ -43,6 +43,7 @@ class MemoryLog(RunLog):
         self._alerts: dict[tuple[str, str, str], Alert] = {}
         self._leases: dict[str, LeaseRow] = {}
         self._plans: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}
         self._is_open = False
 
     async def open(self) -> None:
@@ -287,6 +288,12 @@ class MemoryLog(RunLog):
 
     async def _get_plan(self, sha256: str) -> bytes | None:
         return self._plans.get(sha256)
+
+    async def keep_value(self, sha256: str, body: bytes) -> None:
+        self._values.setdefault(sha256, body)
+
+    async def value(self, sha256: str) -> bytes | None:
+        return self._values.get(sha256)
 
     async def health(self) -> dict[str, Any]:
         return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}

@@ -290,6 +290,12 @@ class PostgresLog(RunLog):
     async def _get_plan(self, sha256: str) -> bytes | None:
         return await self._fetch_value(self._sql["get_plan"], sha256)
 
+    async def keep_value(self, sha256: str, body: bytes) -> None:
+        await self._fetch("put_value", sha256, body)
+
+    async def value(self, sha256: str) -> bytes | None:
+        return await self._fetch_value(self._sql["get_value"], sha256)
+
     async def health(self) -> dict[str, Any]:
         runs, events, version = (await self._fetch("counts"))[0]
         return {"store": "postgres", "server": place(self._url), "version": version, "runs": runs, "events": events}

@@ -38,18 +38,16 @@ class ResultStore:
 
     def get(self, ref: Mapping[str, Any]) -> bytes:
         """The bytes that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they were."""
-        match = _URI.fullmatch(str(ref.get("uri")))
-        if match is None:
-            raise _not_available(f"{ref.get('uri')!r} does not name a result")
-        path = self._path(match[1])
+        name = name_in(ref)
+        path = self._path(name)
         try:
             body = path.read_bytes()
         except FileNotFoundError:
-            raise _not_available(f"The result {match[1][:12]}… is not in {self._folder}") from None
+            raise not_available(f"The result {name[:12]}… is not in {self._folder}") from None
         except OSError as error:
-            raise _not_available(f"{path} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(body).hexdigest() != match[1]:
-            raise _not_available(f"{path} is damaged: its content has changed since it was written")
+            raise not_available(f"{path} cannot be read: {error.strerror}") from error
+        if hashlib.sha256(body).hexdigest() != name:
+            raise not_available(f"{path} is damaged: its content has changed since it was written")
         return body
 
     def _path(self, name: str) -> Path:
@@ -95,5 +93,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _not_available(detail: str) -> RunwrightError:
+def name_in(ref: Mapping[str, Any]) -> str:
+    """The hash that a reference names a value by."""
+    match = _URI.fullmatch(str(ref.get("uri")))
+    if match is None:
+        raise not_available(f"{ref.get('uri')!r} does not name a result")
+    return match[1]
+
+
+def not_available(detail: str) -> RunwrightError:
     return RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"{detail}. Run the step again to make it anew.")

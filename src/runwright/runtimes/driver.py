@@ -174,7 +174,7 @@ class RunDriver:
         for body in blobs.values():
             while True:
                 try:
-                    await asyncio.to_thread(self.engine.results.put, body)
+                    await self.engine.results.put(body)
                     break
                 except RunwrightError as error:
                     logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error)

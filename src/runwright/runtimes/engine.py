@@ -25,7 +25,7 @@ from runwright.log.base import RunLog
 from runwright.log.judge import Fence
 from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
-from runwright.results.store import ResultStore
+from runwright.results.values import Values
 from runwright.tools.base import Tool
 from runwright.tools.python import make_importable
 
@@ -70,7 +70,7 @@ class Engine:
         executor: Executing,
         tools: dict[str, Tool],
         plans: PlanStore,
-        results: ResultStore,
+        results: Values,
         step_logs: StepLogs,
         owner: str,
         settings: EngineSettings,

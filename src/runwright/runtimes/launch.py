@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from concurrent.futures import Future
 from functools import partial
@@ -227,7 +226,7 @@ class Launcher:
         self.missing = {}
         for digest, ref in missing.items():
             try:
-                body = await asyncio.to_thread(self._engine.results.get, ref)
+                body = await self._engine.results.get(ref)
                 values.fetched[digest] = msgspec.json.decode(body)
             except RunwrightError as error:
                 values.lost[digest] = error

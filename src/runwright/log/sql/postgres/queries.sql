@@ -288,5 +288,12 @@ INSERT INTO plan (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO NOTHING;
 -- name: get_plan
 SELECT body FROM plan WHERE sha256 = $1;
 
+-- name: put_value
+INSERT INTO value (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO UPDATE SET body = excluded.body
+WHERE value.body IS DISTINCT FROM excluded.body;
+
+-- name: get_value
+SELECT body FROM value WHERE sha256 = $1;
+
 -- name: counts
 SELECT count(*), coalesce(sum(last_seq), 0)::bigint, current_setting('server_version') FROM run;

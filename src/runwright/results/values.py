@@ -1,0 +1,56 @@
+"""Where values too large for the log are kept: in files, or with the log where every process can read them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Protocol, runtime_checkable
+
+from .store import ResultStore, name_in, not_available
+
+
+class Values(Protocol):
+    async def put(self, body: bytes) -> None:
+        """Keep this; once it returns it is durable. The same bytes are kept once."""
+        ...
+
+    async def get(self, ref: Mapping[str, Any]) -> bytes:
+        """The bytes that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they were."""
+        ...
+
+
+@runtime_checkable
+class ValueKeeper(Protocol):
+    """A log whose store has a place for values."""
+
+    async def keep_value(self, sha256: str, body: bytes) -> None: ...
+    async def value(self, sha256: str) -> bytes | None: ...
+
+
+class ValuesInFiles:
+    def __init__(self, files: ResultStore) -> None:
+        self._files = files
+
+    async def put(self, body: bytes) -> None:
+        await asyncio.to_thread(self._files.put, body)
+
+    async def get(self, ref: Mapping[str, Any]) -> bytes:
+        return await asyncio.to_thread(self._files.get, ref)
+
+
+class ValuesWithLog:
+    def __init__(self, keeper: ValueKeeper) -> None:
+        self._keeper = keeper
+
+    async def put(self, body: bytes) -> None:
+        await self._keeper.keep_value(sha256(body).hexdigest(), body)
+
+    async def get(self, ref: Mapping[str, Any]) -> bytes:
+        name = name_in(ref)
+        body = await self._keeper.value(name)
+        if body is None:
+            raise not_available(f"The result {name[:12]}… is not in the store")
+        if sha256(body).hexdigest() != name:
+            raise not_available(f"The result {name[:12]}… is damaged: its content has changed since it was written")
+        return body

@@ -1,0 +1,51 @@
+"""Values too large for an event: whoever can read the log can read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from engine_kit import engine, run
+
+import runwright as rw
+from runwright.results.values import ValueKeeper, ValuesWithLog
+
+BIG = {"plan": "p", "steps": [{"id": "a", "python": {"call": "engine_steps:big", "args": {"size": 70_000}}}]}
+
+
+async def test_a_large_result_is_found_from_another_folder(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    async with engine(durable_url) as operations:
+        snapshot = await run(operations, BIG)
+    monkeypatch.chdir(tmp_path / "there")
+    async with engine(durable_url) as operations:
+        assert await operations.result(snapshot.run_id, "a") == "x" * 70_000
+
+
+@pytest.mark.parametrize("uri", ["result:sha256:" + "0" * 64, "result:sha256:xyz", "file:///etc/passwd"])
+async def test_a_value_that_is_not_in_the_store_is_not_available(store_url: str, uri: str) -> None:
+    async with rw.open_log(store_url) as log:
+        if not isinstance(log, ValueKeeper):
+            pytest.skip("this store keeps large values in files")
+        with pytest.raises(rw.RunwrightError) as caught:
+            await ValuesWithLog(log).get({"uri": uri})
+    assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
+
+
+@pytest.mark.slow
+async def test_a_damaged_value_is_not_given_back_and_is_healed_by_putting_it_again(postgres_url: str) -> None:
+    async with rw.open_log(postgres_url) as log:
+        assert isinstance(log, ValueKeeper)
+        values = ValuesWithLog(log)
+        await values.put(b"body")
+        reference = {"uri": "result:sha256:230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5"}
+        assert await values.get(reference) == b"body"
+        await log._fetch_value("UPDATE value SET body = 'Body'")
+        with pytest.raises(rw.RunwrightError, match="damaged"):
+            await values.get(reference)
+        await values.put(b"body")
+        assert await values.get(reference) == b"body"
