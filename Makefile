@@ -19,9 +19,10 @@ demo: $(VENV)/runtime
 test: lint
 	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-# Unit tests only, in seconds.
+# What needs no process beside the test's own, in seconds.
+APART := tests/cli tests/runtimes tests/faults tests/test_docs.py tests/test_examples.py
 quick: $(VENV)/dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix --ignore=,$(APART))
 
 # The long kills and seeds.
 soak: $(VENV)/dev

@@ -244,8 +244,15 @@ def test_of_a_stream_each_run_goes_in_up_to_its_first_refusal(lines: list[bytes]
 
 def _run_named_in(line: bytes) -> str | None:
     try:
-        content = msgspec.json.decode(line.decode(errors="replace"))  # broken text elsewhere does not hide the run
-    except (msgspec.DecodeError, UnicodeError):
+        content = msgspec.json.decode(line.decode(errors="replace"), type=dict[str, msgspec.Raw])
+        run_id = msgspec.json.decode(content.get("runId", msgspec.Raw(b"null")))
+    except (msgspec.DecodeError, UnicodeError):  # broken text elsewhere does not hide the run, nor do numbers too large
         return None
-    run_id = content.get("runId") if isinstance(content, dict) else None
     return run_id if isinstance(run_id, str) else None
+
+
+def test_a_number_too_large_for_anybody_does_not_hide_whose_line_it_is() -> None:
+    run = rw.new_run("run-1", "p", "1")
+    first, last = (msgspec.json.encode(rw.new_event(name, run)) for name in ("RunQueued", "RunStarted"))
+    broken = first.replace(b'"RunQueued"', b'"RunQueued","payload":{"n":1e9999}')
+    assert [outcome.status for outcome in send(broken, last)] == ["refused", "not_attempted"]

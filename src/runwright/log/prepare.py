@@ -186,8 +186,15 @@ def record(run: RunIdentity, event: StoredEvent) -> RunEventRecord:
 def run_id_in(line: bytes) -> str | None:
     """The run that a refused line speaks of, as far as it can be told."""
     try:
-        content = msgspec.json.decode(line.decode(errors="replace"))  # broken text elsewhere does not hide it
+        # Broken text elsewhere does not hide it, nor does a number that is too large for anybody.
+        run_id = _NAMED.decode(line.decode(errors="replace")).run_id
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    run_id: Any = content.get("runId") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return run_id if isinstance(run_id, str) else None
+
+
+class _Named(msgspec.Struct):
+    run_id: Any = msgspec.field(default=None, name="runId")
+
+
+_NAMED = msgspec.json.Decoder(_Named)
