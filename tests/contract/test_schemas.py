@@ -40,6 +40,7 @@ def test_an_event_of_each_type_fits_its_schema_and_a_broken_one_does_not(name: s
     validator = jsonschema.Draft202012Validator(json.loads((FOLDER / f"{name}.schema.json").read_text()))
     validator.validate(document)
     validator.validate({**document, "payload": {"somethingMore": 1}})
+    validator.validate({**dict.fromkeys(("schemaVersion", "emittedBy", "traceparent", "payload")), **document})
     for broken in (
         {**document, "extra": 1},
         {**document, "payload": []},

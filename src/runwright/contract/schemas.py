@@ -19,6 +19,11 @@ def _text(longest: int = MAX_ID_CHARS, *, piped: bool = False) -> dict[str, Any]
     return {**limits, "pattern": _NO_PIPE} if piped else limits
 
 
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """In a field that may be left out, null says the same."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def _envelope() -> dict[str, Any]:
     attempt = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
     return {
@@ -34,12 +39,12 @@ def _envelope() -> dict[str, Any]:
         "logicalAttemptId": attempt,
         "idempotencyKey": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         "emittedAt": {"type": "string", "format": "date-time"},
-        "stepId": _text(MAX_STEP_CHARS, piped=True),
-        "schemaVersion": {"type": "integer", "minimum": 1},
-        "emittedBy": _text(),
-        "foreignEventId": _text(),
-        "traceparent": _text(),
-        "payload": {"type": "object"},
+        "stepId": _or_null(_text(MAX_STEP_CHARS, piped=True)),
+        "schemaVersion": _or_null({"type": "integer", "minimum": 1}),
+        "emittedBy": _or_null(_text()),
+        "foreignEventId": _or_null(_text()),
+        "traceparent": _or_null(_text()),
+        "payload": _or_null({"type": "object"}),
     }
 
 
@@ -68,6 +73,7 @@ def record_schema() -> dict[str, Any]:
     written = write_schema()
     properties = {
         **written["properties"],
+        "schemaVersion": {"type": "integer", "minimum": 1},
         "runSeq": {"type": "integer", "minimum": 1},
         "persistedAt": {"type": "string", "format": "date-time"},
         "hash": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
@@ -82,13 +88,14 @@ def type_schema(kind: EventType) -> dict[str, Any]:
     written = write_schema()
     properties, required = written["properties"], written["required"]
     properties["eventType"] = {"const": kind.name}
-    properties["schemaVersion"] = {"type": "integer", "minimum": 1, "maximum": kind.schema_version}
+    properties["schemaVersion"] = _or_null({"type": "integer", "minimum": 1, "maximum": kind.schema_version})
     if kind.level is Level.STEP:
         required = [*required, "stepId"]
+        properties["stepId"] = _text(MAX_STEP_CHARS, piped=True)
     if kind.level is Level.RUN:
-        del properties["stepId"]
+        properties["stepId"] = {"type": "null"}
     (reference,), definitions = msgspec.json.schema_components([kind.payload], ref_template="#/$defs/{name}")
-    properties["payload"] = reference
+    properties["payload"] = _or_null(reference)
     return _event_schema(kind.name, properties, required, description=kind.summary, **{"$defs": definitions})
 
 
