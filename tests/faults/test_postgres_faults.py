@@ -267,6 +267,32 @@ async def open_error(url: str) -> rw.RunwrightError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "run (id int)",
+        "event (id int)",
+        "alert (id int)",
+        "value (id int)",
+        "meta (id int)",
+        "meta (name text, value text)",
+        "meta (name int, value int)",
+    ],
+)
+async def test_tables_of_another_program_are_left_alone(url: str, table: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"CREATE TABLE {table}")
+        with pytest.raises(rw.RunwrightError) as caught:
+            async with rw.open_log(url):
+                pass
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    finally:
+        await connection.close()
+    assert caught.value.code == "STORE_FOREIGN"
+    assert [name for (name,) in tables] == [table.partition(" ")[0]]
+
+
 async def test_a_closed_port_is_an_error_with_a_code_that_keeps_the_password(server: Postgres) -> None:
     error = await open_error(f"postgresql://postgres:{SECRET}@127.0.0.1:{free_port()}/postgres")
     assert error.code == "STORE_UNAVAILABLE"

@@ -21,6 +21,14 @@ LOST = (
     TimeoutError,
 )
 _CONFLICT = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_NOT_OURS = (
+    asyncpg.DuplicateTableError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.InvalidTextRepresentationError,  # a column of another type is compared
+    asyncpg.WrongObjectTypeError,
+    ValueError,
+)
 _MIGRATION_LOCK = 0x52754E77
 
 Connection = Any
@@ -99,10 +107,21 @@ async def connect(url: str, patience: float = 60.0) -> Connection:
 
 async def prepare_store(connection: Connection, url: str) -> None:
     """Make the tables, or bring them up to date; safe for many processes at once."""
+    try:
+        await _migrate(connection, url)
+    except _NOT_OURS as error:
+        raise RunwrightError(
+            ErrorCode.STORE_FOREIGN,
+            f"{place(url)} has tables of another program under the names of ours ({error}). "
+            "Use a database of its own; nothing was changed in this one.",
+        ) from None
+
+
+async def _migrate(connection: Connection, url: str) -> None:
     migrations = load_migrations("postgres")
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-        version = await _schema_version(connection, url)
+        version = await _schema_version(connection)
         if version > len(migrations):
             raise RunwrightError(
                 ErrorCode.STORE_TOO_NEW,
@@ -116,12 +135,7 @@ async def prepare_store(connection: Connection, url: str) -> None:
             )
 
 
-async def _schema_version(connection: Connection, url: str) -> int:
+async def _schema_version(connection: Connection) -> int:
     if await connection.fetchval("SELECT to_regclass('meta') IS NULL"):
-        if await connection.fetchval("SELECT to_regclass('run') IS NOT NULL OR to_regclass('event') IS NOT NULL"):
-            raise RunwrightError(
-                ErrorCode.STORE_FOREIGN,
-                f"{place(url)} has tables of another program called run or event. Use a database of its own.",
-            )
         return 0
     return int(await connection.fetchval("SELECT value FROM meta WHERE name = 'schema_version'") or 0)
