@@ -113,7 +113,10 @@ def test_no_test_is_named_in_a_way_that_could_not_be_checked(page: Page) -> None
     assert re.findall(r"\btest_\w+|\w+\.py\b|::", rest) == []
 
 
-@pytest.mark.parametrize(("page", "name"), [(page, name) for page in PAGES for name in page.sections])
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [pytest.param(page, name, id=f"{page.name}: {name}") for page in PAGES for name in page.sections],
+)
 def test_every_section_of_the_contracts_is_there_and_names_a_test(page: Page, name: str) -> None:
     (rows,) = [rows for title, rows in sections(page).items() if title == name or title.startswith(f"{name} ")]
     assert any(NAMED.search(row) for row in rows)

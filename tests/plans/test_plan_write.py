@@ -11,6 +11,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 from plan_kinds import KINDS, loaded
 
+from runwright.contract.capabilities import ADAPTERS, FALLBACKS
 from runwright.contract.paths import RESERVED
 from runwright.contract.plan import ExecutionPlan, plan_body
 from runwright.plans.load import plan_from_dict
@@ -75,8 +76,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "description": texts | blocks,
         "labels": st.dictionaries(texts, texts, max_size=3),
         "requiresCapabilities": st.lists(words, unique=True, max_size=2),
-        "fallbackBehavior": words,
-        "targetAdapter": words,
+        "fallbackBehavior": st.sampled_from(FALLBACKS),
+        "targetAdapter": st.sampled_from(ADAPTERS),
         "params": st.dictionaries(texts.filter(bool), values, max_size=3),
         "order": st.sampled_from(["graph", "sequential"]),
         "onFailure": st.sampled_from(["fail", "continue", "wait"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import ErrorCode, RunwrightError
-from .plan import ExecutionPlan
+from .plan import ExecutionPlan, plan_version
 
 CAPABILITIES = frozenset(
     {
@@ -24,6 +24,9 @@ CAPABILITIES = frozenset(
     }
 )
 
+FALLBACKS = ("reject", "emulate", "degrade")
+ADAPTERS = ("any", "embedded", "mock", "temporal", "conductor")
+
 EMBEDDED = CAPABILITIES - {"signal.pause.emulated", "workflow.child.workflows", "workflow.continue.as.new"}
 
 
@@ -32,6 +35,12 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
 
     Raises CAPABILITY_NOT_SUPPORTED where the plan must not run so.
     """
+    target = plan.metadata.target_adapter
+    if target not in (None, "any", adapter):
+        raise RunwrightError(
+            ErrorCode.CAPABILITY_NOT_SUPPORTED,
+            f"The plan is for the runtime {target}; this is {adapter}. Run it there, or set targetAdapter to any.",
+        )
     required = plan.metadata.requires_capabilities
     if not required:
         return None
@@ -47,7 +56,7 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
         checks.append({"capability": name, "supported": supported})
         if supported:
             continue
-        if behavior == "reject":
+        if behavior not in FALLBACKS[1:]:
             raise RunwrightError(
                 ErrorCode.CAPABILITY_NOT_SUPPORTED,
                 f"The plan requires {name}, which the runtime {adapter} does not have. "
@@ -57,6 +66,7 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
         warnings.append({"code": code, "capability": name, "message": f"{adapter} does not have {name}."})
     return {
         "planId": plan.plan_id,
+        "planVersion": plan_version(plan),
         "targetAdapter": adapter,
         "status": "WARNINGS" if warnings else "VALID",
         "capabilityChecks": checks,

@@ -180,6 +180,7 @@ class SignalDecided(Payload, frozen=True):
     payload: JsonObject | None = None
     actor_id: str | None = None
     actor_role: str | None = None
+    source: str | None = None  # where it came from
     reason: str | None = None
     code: str | None = None
 

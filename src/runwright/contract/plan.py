@@ -7,10 +7,13 @@ plan's version unless it was given one.
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+
+from .errors import ErrorCode, RunwrightError
 
 SCHEMA_VERSION = "v1.0"
 
@@ -35,6 +38,18 @@ class StepClass(StrEnum):
     LIGHT = "light"
     HEAVY = "heavy"  # takes a processor to itself: only so many at once
     ISOLATION = "isolation"  # in a process of its own
+
+
+class ParamType(StrEnum):
+    """What a parameter looks like in JSON."""
+
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    LIST = "list"
+    OBJECT = "object"
+    ANY = "any"
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -83,11 +98,17 @@ class PlanMetadata(_Part, frozen=True, kw_only=True):
 
 class ExecutionPlan(_Part, frozen=True, kw_only=True):
     metadata: PlanMetadata
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = {}  # defaults
+    param_types: dict[str, ParamType] = {}  # one that is only here must be given
     order: Order  # always written: what it is by default hangs on the steps
     on_failure: OnFailure = OnFailure.FAIL
     timeout: float | None = None
     steps: tuple[Step, ...]
+    result: Any = None  # of the whole run, with expressions
+
+    @property
+    def param_names(self) -> frozenset[str]:
+        return frozenset(self.params) | frozenset(self.param_types)
 
     @property
     def plan_id(self) -> str:
@@ -109,4 +130,21 @@ def plan_version(plan: ExecutionPlan) -> str:
 
 def read_plan(body: bytes) -> ExecutionPlan:
     """The plan that these canonical bytes are."""
-    return msgspec.json.decode(body, type=ExecutionPlan)
+    try:
+        return msgspec.json.decode(body, type=ExecutionPlan)
+    except msgspec.MsgspecError as error:
+        raise RunwrightError(
+            ErrorCode.SCHEMA_VERSION_UNKNOWN, f"This plan was written by a newer Runwright: {error}. Upgrade this one."
+        ) from None
+
+
+def check_schema_version(version: str | None) -> None:
+    """Refuse a plan of another major version, of a newer minor one, or of one more than three minors back."""
+    match = re.fullmatch(r"v(\d+)\.(\d+)", version or "", re.ASCII)
+    ours = tuple(map(int, SCHEMA_VERSION.removeprefix("v").split(".")))
+    if match is None or int(match[1]) != ours[0] or not ours[1] - 3 <= int(match[2]) <= ours[1]:
+        raise RunwrightError(
+            ErrorCode.SCHEMA_VERSION_UNKNOWN,
+            f"The plan's schema version is {version}; this Runwright reads {SCHEMA_VERSION} and three minor versions "
+            "back. Use the Runwright that wrote it.",
+        )

@@ -26,6 +26,7 @@ from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.log.open import new_event
 from runwright.plans.load import plan_from_dict
+from runwright.plans.secrets import find_secrets
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
@@ -40,14 +41,14 @@ from .signals import (
     authorize,
     check_request,
     check_state,
+    decision_event_id,
     event_payload,
     run_made_by,
 )
 
 SIGNALS_A_MINUTE = 60
-RATE_WINDOW = 500
-"""How many of a run's last events are looked at for signals of the last minute."""
-
+RATE_PAGE, RATE_PAGES = 1000, 50
+"""How many of a run's last events are looked at for signals of the last minute, at a time and how often."""
 SIGNAL_PATIENCE = 3.0
 """Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported."""
 
@@ -129,11 +130,16 @@ class Operations:
         except RunwrightError as error:
             if error.code != ErrorCode.RUN_ALREADY_EXISTS or run_id is None:
                 raise
-            await self._check_same(run_id, sha256, merged)
+            await self._check_same(run, sha256, merged)
             await self.take_up(run_id)
         return run.run_id
 
-    async def _check_same(self, run_id: str, sha256: str, params: dict[str, Any]) -> None:
+    async def _check_same(self, run: RunIdentity, sha256: str, params: dict[str, Any]) -> None:
+        run_id = run.run_id
+        if (await self.log.find_run(run_id)).identity.tenant_id != run.tenant_id:
+            raise RunwrightError(
+                ErrorCode.AUTHZ_TENANT_FORBIDDEN, f"Run {run_id!r} belongs to another tenant. Pick another run id."
+            )
         queued = await self.log.find_event(run_id, "RunQueued")
         started = await self.log.find_event(run_id, "RunStarted")
         reference: dict[str, Any] = {} if started is None else (started.payload or {}).get("planRef") or {}
@@ -225,6 +231,7 @@ class Operations:
             return await self._carry_on(row.identity, request, earlier)
         if signal_type != "EMERGENCY_STOP":  # that is never one too many
             await self._check_rate(row)
+        await self._check_engine(row)
         role, refusal = rule.role, None
         try:
             role = authorize(rule, request, self.actor)
@@ -257,18 +264,29 @@ class Operations:
             return await self._retry_run(row.identity, request, decision)
         return await self._apply(run_id, decision)
 
+    async def _check_engine(self, row: RunRow) -> None:
+        """A run that another engine drives takes its signals there; one that has ended is nobody's."""
+        if row.status not in ENDED:
+            await self.engine.net_of(row.identity)
+
     async def _check_rate(self, row: RunRow) -> None:
-        """At most 60 signals a run a minute, whoever sends them: counted in the log."""
+        """At most 60 signals a run a minute, whoever sends them: counted in the log, from its end backwards."""
         since = from_micros(self.log.clock.now() - 60_000_000)
-        recent = await self.log.read(row.identity.run_id, max(0, row.last_seq - RATE_WINDOW))
-        decided = [r for r in recent if r.event_type in ("SignalAccepted", "SignalRejected") and r.persisted_at > since]
-        if len(decided) >= SIGNALS_A_MINUTE:
-            raise RunwrightError(
-                ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
-            )
+        end, decided = row.last_seq, 0
+        for _ in range(RATE_PAGES):
+            page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
+            recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
+            decided += sum(record.event_type in ("SignalAccepted", "SignalRejected") for record in recent)
+            if decided >= SIGNALS_A_MINUTE:
+                raise RunwrightError(
+                    ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
+                )
+            end -= RATE_PAGE
+            if end <= 0 or len(recent) < len(page):
+                return
 
     async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
-        """Write the decision. False if there was one already."""
+        """Write the decision. False if there was one already, or another than this: a signal has one decision."""
         event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
         body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
         event = new_event(
@@ -276,44 +294,59 @@ class Operations:
             run,
             step_id=signal_path(request.signal_id),
             payload=body,
-            emitted_at=from_micros(self.log.clock.now()),
-            event_id=self.log.ids.event_id(),
+            emitted_at=decision.audit["timestamp"],
+            event_id=decision_event_id(run.run_id, request.signal_id),
             emitted_by="control/server",
         )
-        (receipt,) = await self.log.append([event])
-        return receipt.event_id == event.event_id
+        try:
+            (receipt,) = await self.log.append([event])
+        except RunwrightError as error:
+            if error.code != ErrorCode.EVENT_ID_REUSED:
+                raise
+            return False  # it was decided otherwise
+        return not receipt.idempotent
+
+    async def _decided(self, run_id: str, request: SignalRequest) -> RunEventRecord | None:
+        for event_type in ("SignalAccepted", "SignalRejected"):
+            record = await self.log.find_event(run_id, event_type, signal_path(request.signal_id))
+            if record is not None:
+                return record
+        return None
 
     async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
         """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
-        path = signal_path(request.signal_id)
-        for event_type in ("SignalAccepted", "SignalRejected"):
-            record = await self.log.find_event(run_id, event_type, path)
-            if record is None:
-                continue
-            known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
-            same_reason = known.code is not None or known.reason == request.reason
-            if (known.signal_type, known.payload or {}) != (request.signal_type, request.payload) or not same_reason:
-                raise RunwrightError(
-                    ErrorCode.SIGNAL_DUPLICATE,
-                    "A signal with this id and other content was decided before. Draw a new id.",
-                )
-            decision = SignalDecision(
-                signal_decision_id=known.signal_decision_id or "",
-                signal_id=request.signal_id,
-                signal_type=request.signal_type,
-                decision="ACCEPTED" if event_type == "SignalAccepted" else "REJECTED",
-                payload=request.payload,
-                reason=known.reason,
-                code=known.code,
+        record = await self._decided(run_id, request)
+        if record is None:
+            return None
+        known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
+        same_reason = known.code is not None or known.reason == request.reason
+        if (known.signal_type, known.payload or {}) != (request.signal_type, request.payload) or not same_reason:
+            raise RunwrightError(
+                ErrorCode.SIGNAL_DUPLICATE, "A signal with this id and other content was decided before. Draw a new id."
             )
-            return await self._with_result(run_id, decision)
-        return None
+        decision = SignalDecision(
+            signal_decision_id=known.signal_decision_id or "",
+            signal_id=request.signal_id,
+            signal_type=request.signal_type,
+            decision="ACCEPTED" if record.event_type == "SignalAccepted" else "REJECTED",
+            payload=request.payload,
+            reason=known.reason,
+            code=known.code,
+            audit={
+                "actorId": known.actor_id,
+                "actorRole": known.actor_role,
+                "tenantId": record.tenant_id,
+                "timestamp": record.emitted_at,
+                "source": known.source,
+            },
+        )
+        return await self._with_result(run_id, decision)
 
     async def _view(self, run_id: str) -> RunView:
         snapshot = await self.log.snapshot(run_id)
         steps = {step.step_id: step.status for step in snapshot.steps}
         try:
-            net = await self.engine.plans.net(await self.engine.plan_of(run_id))
+            net = await self.engine.net_of((await self.log.find_run(run_id)).identity)
         except RunwrightError:
             return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), frozenset())
         known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
@@ -358,11 +391,10 @@ class Operations:
         self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
     ) -> str:
         """A new run that names this one; what succeeded before the fork is carried over, unless forced."""
-        plan_sha = await self.engine.plan_of(run_id)
-        net = await self.engine.plans.net(plan_sha)
+        row = await self.log.find_run(run_id)
+        net = await self.engine.net_of(row.identity)
         if from_step is not None and from_step not in net.index:
             raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The plan has no step {from_step!r}.")
-        row = await self.log.find_run(run_id)
         if row.status not in ENDED:
             raise RunwrightError(
                 ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it first, or wait for its end."
@@ -414,4 +446,6 @@ def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
             hint = f" Did you mean {close[0]!r}?" if close else ""
             known = f" It has: {', '.join(plan.params)}." if plan.params and not close else ""
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"The plan has no parameter {name!r}.{hint}{known}")
+    for path, sentence in find_secrets(given, ()):
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"Parameter {'.'.join(map(str, path))}: {sentence}")
     return {**plan.params, **given}

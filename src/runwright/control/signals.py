@@ -17,6 +17,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.payloads import SignalDecided
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.expressions import mentioned_steps
+from runwright.plans.secrets import find_secrets
 
 LARGEST = 64 * 1024
 
@@ -144,6 +145,8 @@ def check_request(request: SignalRequest) -> Rule:
         payload = msgspec.convert(request.payload, rule.payload)
     except msgspec.ValidationError as error:
         raise _invalid(f"{request.signal_type}: {error}.") from None
+    for path, sentence in find_secrets(request.payload, ()):
+        raise _invalid(f"{'.'.join(map(str, path))}: {sentence}")
     reason = getattr(payload, "reason", None)
     for text in (reason, request.reason):
         if text is not None and not 0 < len(text) <= rule.longest_reason:
@@ -235,6 +238,7 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
         payload=request.payload,
         actor_id=actor.actor_id,
         actor_role=role,
+        source=actor.source,
         reason=decision.reason if decision.code else request.reason,
         code=decision.code,
     )
@@ -242,4 +246,13 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
 
 def run_made_by(signal_id: str) -> str:
     """The id of the run that a signal makes, always the same: made twice it is made once."""
-    return str(UUID(bytes=sha256(f"run made by {signal_id}".encode()).digest()[:16], version=4))
+    return _derived(f"run made by {signal_id}")
+
+
+def decision_event_id(run_id: str, signal_id: str) -> str:
+    """The id of the event that holds the decision on a signal, whatever was decided: no log takes two of them."""
+    return _derived(f"decision on {signal_id} in {run_id}")
+
+
+def _derived(text: str) -> str:
+    return str(UUID(bytes=sha256(text.encode()).digest()[:16], version=4))

@@ -9,13 +9,15 @@ from typing import Any, cast
 
 import msgspec
 
+from runwright.contract.capabilities import ADAPTERS, FALLBACKS
 from runwright.contract.envelope import MAX_ID_CHARS
-from runwright.contract.plan import OnFailure, Order, PlanMetadata
+from runwright.contract.plan import OnFailure, Order, ParamType, PlanMetadata
 from runwright.core.expressions import any_expression
 
 from .fields import Fields
+from .params import fits, in_words
 from .parts import make_part
-from .problems import PLAN, STEP, Findings
+from .problems import PLAN, STEP, Findings, did_you_mean
 from .secrets import find_secrets
 
 API_VERSION = "runwright/v1"
@@ -35,19 +37,23 @@ FIELDS = (
     "kind",
     "metadata",
     "params",
+    "paramTypes",
     "order",
     "onFailure",
     "timeout",
     "steps",
+    "result",
 )
 
 
 class Header(msgspec.Struct):
     metadata: PlanMetadata
     params: dict[str, Any]
+    param_types: dict[str, ParamType]
     order: Order | None  # None: it follows from the steps
     on_failure: OnFailure
     timeout: float | None
+    result: Any
 
 
 def read_header(top: Fields, findings: Findings) -> Header:
@@ -55,12 +61,15 @@ def read_header(top: Fields, findings: Findings) -> Header:
     for name, only in (("apiVersion", API_VERSION), ("kind", "Plan")):
         if name in top and top.raw(name) != only:
             top.wrong(name, f"`{name}` is {only}.")
+    params = _params(top, findings)
     return Header(
         metadata=_metadata(top),
-        params=_params(top, findings),
+        params=params,
+        param_types=_param_types(top, params),
         order=top.choice("order", Order.GRAPH) if "order" in top else None,
         on_failure=top.choice("onFailure", OnFailure.FAIL),
         timeout=top.timeout(),
+        result=top.raw("result"),
     )
 
 
@@ -81,14 +90,22 @@ def _metadata(top: Fields) -> PlanMetadata:
         description=_text(homes["description"]),
         labels=_labels(*homes["labels"]),
         requires_capabilities=_texts(homes["requiresCapabilities"]),
-        fallback_behavior=_text(homes["fallbackBehavior"]),
-        target_adapter=_text(homes["targetAdapter"]),
+        fallback_behavior=_word(homes["fallbackBehavior"], FALLBACKS),
+        target_adapter=_word(homes["targetAdapter"], ADAPTERS),
     )
 
 
 def _text(home: tuple[Fields, str]) -> str | None:
     fields, name = home
     return fields.text(name)
+
+
+def _word(home: tuple[Fields, str], known: tuple[str, ...]) -> str | None:
+    fields, name = home
+    word = fields.text(name)
+    if word is not None and word not in known:
+        fields.wrong(name, f"`{name}` is one of {', '.join(known)}.{did_you_mean(word, known)}")
+    return word
 
 
 def _texts(home: tuple[Fields, str]) -> tuple[str, ...]:
@@ -133,3 +150,14 @@ def _params(top: Fields, findings: Findings) -> dict[str, Any]:
     for place, sentence in find_secrets(params, path):
         findings.error(place, STEP, sentence)
     return params
+
+
+def _param_types(top: Fields, params: dict[str, Any]) -> dict[str, ParamType]:
+    types: dict[str, ParamType] = {}
+    part = top.part("paramTypes")
+    for name in top.mapping("paramTypes") or {} if part is not None else {}:
+        assert part is not None
+        kind = types[name] = part.choice(name, ParamType.ANY)
+        if name in params and params[name] is not None and not fits(params[name], kind):
+            part.wrong(name, f"The default of {name!r} is not {in_words(kind)}.")
+    return types

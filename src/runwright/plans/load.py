@@ -69,17 +69,21 @@ def _read(data: Any, kinds: Kinds, findings: Findings) -> ExecutionPlan | None:
     header = read_header(top, findings)
     reads = _read_steps(top, kinds, findings)
     order = _order(header, reads, findings)
-    Mentions(reads, header.params, findings).check(order)
+    mentions = Mentions(reads, {**header.param_types, **header.params}, findings)
+    mentions.check(order)
+    mentions.check_result(header.result)
     if findings.errors or order is None:
         return None
     return make_part(
         ExecutionPlan,
         metadata=header.metadata,
         params=header.params,
+        param_types=header.param_types,
         order=order,
         on_failure=header.on_failure,
         timeout=header.timeout,
         steps=tuple(read.step for read in reads),
+        result=header.result,
     )
 
 

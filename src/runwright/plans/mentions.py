@@ -44,7 +44,16 @@ class Mentions:
         if order is not None and self._pairs:
             self._check_order(order)
 
-    def _check_names(self, number: int, path: Path, text: str, names: frozenset[str]) -> None:
+    def check_result(self, result: Any) -> None:
+        """What the run gives back may use every step: all of them have ended then."""
+        for path, text, names, check_syntax in _texts(result, ("result",), SCOPE - {"step"}, check):
+            try:
+                check_syntax(text)
+                self._check_names(None, path, text, names)
+            except ExpressionError as error:
+                self._wrong(path, error.detail)
+
+    def _check_names(self, number: int | None, path: Path, text: str, names: frozenset[str]) -> None:
         mentioned = mentioned_names(text)
         for name in sorted(mentioned - names - BUILT_IN):
             self._wrong(path, f"There is no {name!r} here.{did_you_mean(name, names)}")
@@ -56,7 +65,7 @@ class Mentions:
                 other = self._graph.numbers.get(name)
                 if other is None:
                     self._wrong(path, f"There is no step {name!r}.{did_you_mean(name, self._graph.numbers)}")
-                else:
+                elif number is not None:
                     self._pairs.setdefault((number, other), []).append(path)
 
     def _check_order(self, order: Order) -> None:

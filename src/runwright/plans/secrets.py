@@ -64,6 +64,20 @@ def is_secret_ref(value: Any) -> bool:
     return len(mapping) == 1 and isinstance(mapping.get("secret"), str)
 
 
+def secret_refs(value: Any) -> Iterator[str]:
+    """The names of the secrets that stand somewhere in a value."""
+    if isinstance(value, dict):
+        mapping = cast("dict[str, Any]", value)
+        if is_secret_ref(mapping):
+            yield mapping["secret"]
+            return
+        for item in mapping.values():
+            yield from secret_refs(item)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            yield from secret_refs(item)
+
+
 def _names_a_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if tuple(words[-2:]) in _NOT_SECRET:

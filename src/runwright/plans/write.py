@@ -22,6 +22,8 @@ def plan_yaml(plan: ExecutionPlan, kinds: Kinds | None = None) -> str:
     """The plan in its short form, defaults left out. With the kinds at hand, an input that can stand alone does."""
     document = _header(plan)
     document["steps"] = [_step(step, kinds or {}) for step in plan.steps]
+    if plan.result is not None:
+        document["result"] = plan.result
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
     return text
 
@@ -36,6 +38,7 @@ def _header(plan: ExecutionPlan) -> dict[str, Any]:
         fallbackBehavior=meta.fallback_behavior,
         targetAdapter=meta.target_adapter,
         params=dict(plan.params) or None,
+        paramTypes={name: str(kind) for name, kind in plan.param_types.items()} or None,
         order=_order(plan),
         onFailure=None if plan.on_failure is OnFailure.FAIL else str(plan.on_failure),
         timeout=None if plan.timeout is None else duration_text(plan.timeout),

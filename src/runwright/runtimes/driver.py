@@ -187,7 +187,9 @@ class RunDriver:
             if made.event_type in ("StepStarted", "LoopIterationStarted"):
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
             elif made.event_type == "RunDrainTimedOut":
-                self.engine.alert(_drain_alert(self.run, self.decider))
+                alert = _drain_alert(self.run, self.decider)
+                logger.warning("Run %s: %s", self.run.run_id, alert.detail)
+                self.engine.alert(alert)
             elif made.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (made.raw_payload or b""):
                 self.engine.alert(_stop_alert(self.run, made))
 

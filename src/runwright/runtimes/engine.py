@@ -10,13 +10,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.plan import StepClass
+from runwright.contract.plan import StepClass, check_schema_version
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
+from runwright.core.reading import read_payload
 from runwright.core.room import Room
 from runwright.core.state import RunState, freeze
 from runwright.core.steering import is_ending
@@ -42,6 +43,7 @@ SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
 WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
+GIVEN_BACK_MICROS = 60_000_000
 
 
 class EngineSettings:
@@ -256,6 +258,7 @@ class Engine:
         row = await self.log.find_run(run_id)
         if row.status in ENDED:
             return False
+        await self.net_of(row.identity)  # what cannot be driven here is not claimed either
         await self._claim(run_id)
         self._parked.pop(run_id, None)
         return await self._take_up(run_id)
@@ -290,7 +293,7 @@ class Engine:
 
     async def _restore_and_drive(self, run: RunIdentity) -> bool:
         run_id = run.run_id
-        net = await self.plans.net(await self.plan_of(run_id))
+        net = await self.net_of(run)
         decider, seq = await restore(self.log, run, net, 1, self.drain_timeout)
         decider.at(self.clock.now())
         cut_short = under_way(decider)
@@ -305,18 +308,32 @@ class Engine:
         self._drive(driver)
         return True
 
-    async def plan_of(self, run_id: str) -> str:
-        started = await self.log.find_event(run_id, "RunStarted")
-        source = None if started is None or started.payload is None else started.payload.get("source")
-        if isinstance(source, str):
-            make_importable(str(Path(source).parent))  # where the run's own process found its modules
-        reference = None if started is None or started.payload is None else started.payload.get("planRef")
-        if not isinstance(reference, dict) or not isinstance(reference.get("sha256"), str):  # pyright: ignore[reportUnknownMemberType]
+    async def net_of(self, run: RunIdentity) -> Net:
+        """The plan that a run follows, proved to be the one it names."""
+        started = await self.log.find_event(run.run_id, "RunStarted")
+        payload = None if started is None else read_payload(payloads.RunStarted, started)
+        if payload is None or payload.plan_ref is None:
             raise RunwrightError(
                 ErrorCode.PLAN_NOT_FOUND,
-                f"Run {run_id!r} does not say which plan it follows: it was made by another engine.",
+                f"Run {run.run_id!r} does not say which plan it follows: it was made by another engine.",
             )
-        return str(reference["sha256"])  # pyright: ignore[reportUnknownArgumentType]
+        reference = payload.plan_ref
+        check_schema_version(reference.schema_version)
+        if (reference.plan_id, reference.plan_version) != (run.plan_id, run.plan_version):
+            raise RunwrightError(
+                ErrorCode.PLAN_REF_MISMATCH,
+                f"Run {run.run_id!r} is of plan {run.plan_id} {run.plan_version}, and refers to "
+                f"{reference.plan_id} {reference.plan_version}.",
+            )
+        if payload.source is not None:
+            make_importable(str(Path(payload.source).parent))  # where the run's own process found its modules
+        try:
+            return await self.plans.net(reference.sha256)
+        except RunwrightError as error:
+            if error.code == ErrorCode.PLAN_INTEGRITY_VALIDATION_FAILED:
+                alert = Alert(code=error.code, severity="P1", detail=error.detail, run_id=run.run_id)
+                await self.log.raise_alerts([alert])
+            raise
 
     def _drive(self, driver: RunDriver) -> None:
         run_id = driver.run.run_id
@@ -412,8 +429,8 @@ class Engine:
         if self.is_driven(run_id):
             self.signalled(run_id)
             return row.status
+        net = await self.net_of(row.identity)
         fence = await self._claim(run_id)
-        net = await self.plans.net(await self.plan_of(run_id))
         decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
         decider.engine_attempt = max(1, decider.work.engine_attempt)
         driver = RunDriver(self, net, decider, seq, fence, exists=True)
@@ -460,7 +477,8 @@ class Engine:
                     await self.resume(run_id)
                     self._wanted.discard(run_id)
                 except RunwrightError as error:
-                    if error.code in (ErrorCode.RUN_NOT_FOUND, ErrorCode.PLAN_NOT_FOUND):
+                    if error.code not in (ErrorCode.RUN_OWNED, *STORE_CODES):
+                        logger.warning("Run %s cannot be taken up: %s", run_id, error)
                         self._wanted.discard(run_id)
 
     async def _take_over(self) -> None:
@@ -482,8 +500,16 @@ class Engine:
                 if await self._take_up(run_id):
                     taken.append(run_id)
             except RunwrightError as error:
-                logger.warning("Run %s cannot be taken up: %s", run_id, error)
+                logger.warning("Run %s cannot be taken up here: %s", run_id, error)
+                await self._give_back(run_id)
         return taken
+
+    async def _give_back(self, run_id: str) -> None:
+        """Somebody else may be able to drive it; if not, we try again later."""
+        try:
+            await self.log.release_run(run_id, self.keeper.fence, self.clock.now() + GIVEN_BACK_MICROS)
+        except RunwrightError as error:
+            logger.warning("Run %s could not be given back: %s", run_id, error)
 
     async def _lease_lost(self) -> None:
         """Everything driven under the old lease is left; what nobody else has taken is taken up again."""

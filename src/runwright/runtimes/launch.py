@@ -16,6 +16,7 @@ from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
+from runwright.plans.secrets import secret_refs
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 
@@ -117,6 +118,10 @@ class Launcher:
                 f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
             )
         filled = self._driver.decider.values.inputs(node, **more)
+        if (secret := next(secret_refs(filled), None)) is not None:
+            raise RunwrightError(
+                ErrorCode.SECRET_NOT_AVAILABLE, f"No provider of secrets is set up, so {secret!r} cannot be had."
+            )
         try:
             return tool, msgspec.convert(filled, tool.inputs)
         except msgspec.ValidationError as error:
