@@ -217,10 +217,18 @@ def test_look_ups_and_a_whole_fold_give_the_same_answers(events: list[Event], si
                 assert summary == msgspec.json.encode(patient.state.summary).decode()
 
 
+# An end of the run that is taken back with its batch must not have called off a retry
+END_THAT_IS_TAKEN_BACK = [
+    *(Event("RunStarted"), Event("StepStarted", "c"), Event("StepFailed", "c"), Event("StepRetryScheduled", "c")),
+    *(Event("RunFailed"), Event("StepStarted", "a"), Event("StepStarted", "c", 2)),
+]
+
+
 @given(streams(35), batch_sizes, st.lists(st.integers(1, 4), min_size=1, max_size=3))
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(6, True), (1, True), (1, True)], [1, 2])
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
 @example(LATE_END_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
+@example(END_THAT_IS_TAKEN_BACK, [(4, True), (2, True), (1, True)], [1])
 def test_committing_appends_together_changes_no_answer(events: list[Event], sizes: Sizes, groups: list[int]) -> None:
     patient, batches = Patient(), in_batches(events, sizes)
     expected = [patient.answer(batch) for batch in batches]

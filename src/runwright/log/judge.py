@@ -305,6 +305,9 @@ def _nobody_lives(_owner: str, _epoch: int) -> bool:
     return False
 
 
+_RUN_ENDS = frozenset({"RunCompleted", "RunFailed", "RunCancelled"})
+
+
 class _Backup:
     """What a unit may touch, to be put back if it is refused half-way."""
 
@@ -317,6 +320,9 @@ class _Backup:
         self._applied, self._signals = dict(state.applied), dict(state.signals)
         self._steps: dict[str, StepCell | None] = {}
         self._approvals: dict[str, bool | None] = {}
+        ends = state.summary.retrying_steps and any(event.stored.event_type in _RUN_ENDS for event in unit.events)
+        if ends:  # that calls all retries off
+            self._steps = {step_id: copy.copy(cell) for step_id, cell in state.steps.items() if cell.retry}
         for event in unit.events:
             step_id = event.stored.step_id
             if step_id is None:
