@@ -22,7 +22,9 @@ from servers import Postgres, have_or_skip
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile(os.environ.get("RUNWRIGHT_PROFILE", "quick"))
+PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
+LIMIT = 3600 if PROFILE == "soak" else 120  # seconds a test
+settings.load_profile(PROFILE)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 
     async def limited() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LIMIT):
             await pyfuncitem.obj(**arguments)
 
     asyncio.run(limited())
