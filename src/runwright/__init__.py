@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .control.signals import SignalDecision
     from .core.projector import SnapshotProjector
     from .core.verify import Finding
+    from .flows.plans import PlanFunction, plan
+    from .flows.recording import when
+    from .flows.steps import StepFunction, step
     from .log.anchor import Anchor, make_anchor, read_anchor
     from .log.base import AppendRefused, RunLog
     from .log.holder import this_process
@@ -48,6 +51,9 @@ _HOMES = {
     "control.signals": ("SignalDecision",),
     "core.projector": ("SnapshotProjector",),
     "core.verify": ("Finding",),
+    "flows.plans": ("PlanFunction", "plan"),
+    "flows.recording": ("when",),
+    "flows.steps": ("StepFunction", "step"),
     "log.anchor": ("Anchor", "make_anchor", "read_anchor"),
     "log.base": ("AppendRefused", "RunLog"),
     "log.holder": ("this_process",),
@@ -75,6 +81,7 @@ __all__ = [
     "Holder",
     "Importer",
     "Lease",
+    "PlanFunction",
     "PlanInvalid",
     "Problem",
     "Receipt",
@@ -95,6 +102,7 @@ __all__ = [
     "SnapshotProjector",
     "StepContext",
     "StepError",
+    "StepFunction",
     "StepSnapshot",
     "StepStatus",
     "TailPage",
@@ -108,8 +116,11 @@ __all__ = [
     "open",
     "open_async",
     "open_log",
+    "plan",
     "read_anchor",
+    "step",
     "this_process",
+    "when",
 ]
 
 

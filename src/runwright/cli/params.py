@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.plan import ExecutionPlan
+from runwright.contract.plan import ExecutionPlan, ParamType
+from runwright.plans.params import fits, in_words
 
 
 def read_params(plan: ExecutionPlan, given: Sequence[str]) -> dict[str, Any]:
@@ -18,8 +19,20 @@ def read_params(plan: ExecutionPlan, given: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise _refused(f"--param {pair!r}: write it as name=value.")
-        params[name] = _value(name, text, plan.params[name]) if name in plan.params else text
+        params[name] = _given(plan, name, text)
     return params
+
+
+def _given(plan: ExecutionPlan, name: str, text: str) -> Any:
+    kind = plan.param_types.get(name)
+    if kind is ParamType.STRING:
+        return text
+    if kind is None or kind is ParamType.ANY:
+        return _value(name, text, plan.params[name]) if name in plan.params else text
+    value = _read(text)
+    if not fits(value, kind) and value is not None:
+        raise _refused(f"{name} is {in_words(kind)}; {text!r} is not.")
+    return value
 
 
 _WORDS: dict[str, bool | None] = {

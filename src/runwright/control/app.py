@@ -10,23 +10,22 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
-from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import RunStatus
+from runwright.flows.plans import PlanFunction
 from runwright.runtimes.engine import EngineSettings
 
 from .open import open_operations
-from .operations import Operations
+from .operations import AnyPlan, Operations
 from .signals import SignalDecision
 
 T = TypeVar("T")
-Plan = ExecutionPlan | dict[str, Any] | str | Path
+Plan = AnyPlan
 
 
 class _Host:
@@ -70,10 +69,24 @@ class _Host:
 
 
 def _start(plan: Plan, params: dict[str, Any], run_id: str | None) -> Callable[[Operations], Coroutine[Any, Any, str]]:
+    given = plan.params(params) if isinstance(plan, PlanFunction) else params
+
     async def start(operations: Operations) -> str:
-        return await operations.start(operations.load(plan), params=params, run_id=run_id)
+        return await operations.start(operations.load(plan), params=given, run_id=run_id)
 
     return start
+
+
+def _result(run_id: str, step_id: str | None) -> Callable[[Operations], Coroutine[Any, Any, Any]]:
+    async def result(operations: Operations) -> Any:
+        return await (operations.run_result(run_id) if step_id is None else operations.result(run_id, step_id))
+
+    return result
+
+
+def _typed(plan: Plan | None, step_id: str | None, value: Any) -> Any:
+    """A result as the step's function says it gives it."""
+    return plan.typed(step_id, value) if isinstance(plan, PlanFunction) else value
 
 
 async def _page(operations: Operations, run_id: str, after: int) -> list[RunEventRecord]:
@@ -103,8 +116,9 @@ async def _next_events(operations: Operations, run_id: str, after: int, follow: 
 class Run:
     """A run, from a program that waits."""
 
-    def __init__(self, host: _Host, run_id: str) -> None:
+    def __init__(self, host: _Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
+        self._plan = plan
         self.run_id = run_id
 
     def wait(self, timeout: float | None = None) -> RunSnapshot:
@@ -118,8 +132,9 @@ class Run:
     def snapshot(self, at: int | str | None = None) -> RunSnapshot:
         return self._host.submit(lambda operations: operations.log.snapshot(self.run_id, at)).result()
 
-    def result(self, step_id: str) -> Any:
-        return self._host.submit(lambda operations: operations.result(self.run_id, step_id)).result()
+    def result(self, step_id: str | None = None) -> Any:
+        """What a step gave back, or what the plan as a whole did."""
+        return _typed(self._plan, step_id, self._host.submit(_result(self.run_id, step_id)).result())
 
     def signal(
         self, signal_type: str, payload: dict[str, Any] | None = None, reason: str | None = None
@@ -137,8 +152,9 @@ class Run:
 class AsyncRun:
     """A run, from a program on an event loop of its own."""
 
-    def __init__(self, host: _Host, run_id: str) -> None:
+    def __init__(self, host: _Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
+        self._plan = plan
         self.run_id = run_id
 
     async def _ask(self, work: Callable[[Operations], Coroutine[Any, Any, T]]) -> T:
@@ -153,8 +169,8 @@ class AsyncRun:
     async def snapshot(self, at: int | str | None = None) -> RunSnapshot:
         return await self._ask(lambda operations: operations.log.snapshot(self.run_id, at))
 
-    async def result(self, step_id: str) -> Any:
-        return await self._ask(lambda operations: operations.result(self.run_id, step_id))
+    async def result(self, step_id: str | None = None) -> Any:
+        return _typed(self._plan, step_id, await self._ask(_result(self.run_id, step_id)))
 
     async def signal(
         self, signal_type: str, payload: dict[str, Any] | None = None, reason: str | None = None
@@ -186,8 +202,8 @@ class App:
     def start(
         self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
     ) -> Run:
-        """Start a run of a plan (a file, a dict or an ExecutionPlan), or take up the run that has this id."""
-        return Run(self._host, self._host.submit(_start(plan, {**(params or {}), **more}, run_id)).result())
+        """Start a run of a plan (a function with @rw.plan, a file, a dict), or take up the run that has this id."""
+        return Run(self._host, self._host.submit(_start(plan, {**(params or {}), **more}, run_id)).result(), plan)
 
     def run(self, run_id: str) -> Run:
         """A run that exists."""
@@ -218,7 +234,7 @@ class AsyncApp:
         self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
     ) -> AsyncRun:
         started = self._host.submit(_start(plan, {**(params or {}), **more}, run_id))
-        return AsyncRun(self._host, await asyncio.wrap_future(started))
+        return AsyncRun(self._host, await asyncio.wrap_future(started), plan)
 
     async def run(self, run_id: str) -> AsyncRun:
         found = await asyncio.wrap_future(self._host.submit(lambda operations: operations.log.resolve(run_id)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,21 +15,24 @@ from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.paths import signal_path
-from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan
+from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, ParamType
 from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.core.expressions import mentioned_steps
 from runwright.core.refer import gathered_ref
+from runwright.core.values import Missing, Values
+from runwright.flows.plans import PlanFunction
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.log.open import new_event
 from runwright.plans.load import plan_from_dict
-from runwright.plans.secrets import find_secrets
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
-from .planfile import read_plan_file, source_of
+from .params import merge_params
+from .planfile import read_function, read_plan_file, source_of
 from .rerun import Fork, carried_steps
 from .signals import (
     Actor,
@@ -53,6 +55,9 @@ SIGNAL_PATIENCE = 3.0
 """Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported."""
 
 
+AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
+
+
 def local_actor() -> Actor:
     """Whoever is at this machine; logins come with a server."""
     try:
@@ -70,10 +75,12 @@ class Operations:
 
     # Starting
 
-    def load(self, plan: ExecutionPlan | dict[str, Any] | str | Path) -> ExecutionPlan:
+    def load(self, plan: AnyPlan) -> ExecutionPlan:
         """A plan from whatever form it comes in."""
         if isinstance(plan, ExecutionPlan):
             return plan
+        if isinstance(plan, PlanFunction):
+            return read_function(plan, self.engine.tools).plan
         if isinstance(plan, dict):
             return plan_from_dict(plan, self.engine.tools).plan
         return read_plan_file(Path(plan), self.engine.tools).plan
@@ -198,6 +205,23 @@ class Operations:
             ErrorCode.STEP_NOT_TERMINAL,
             f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
         )
+
+    async def run_result(self, run_id: str) -> Any:
+        """What the run as a whole gave back: the plan says what that is."""
+        row = await self.log.find_run(run_id)
+        net = await self.engine.net_of(row.identity)
+        if row.status is not RunStatus.COMPLETED:
+            raise RunwrightError(
+                ErrorCode.RUN_NOT_TERMINAL, f"Run {run_id!r} has no result: it is {row.status}. Wait for it."
+            )
+        state = await fold_run(self.log, run_id, mentioned_steps([net.plan.result]))
+        assert state.workings is not None
+        values = Values(net, state, state.workings, row.identity)
+        while True:
+            try:
+                return values.result()
+            except Missing as missing:
+                values.fetched[missing.ref["sha256"]] = await self._fetch(missing.ref)
 
     async def _fetch(self, reference: dict[str, Any]) -> Any:
         return msgspec.json.decode(await self.engine.results.get(reference))
@@ -348,9 +372,10 @@ class Operations:
         try:
             net = await self.engine.net_of((await self.log.find_run(run_id)).identity)
         except RunwrightError:
-            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), frozenset())
+            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {})
         known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
-        return RunView(snapshot.status, steps, known, frozenset(net.plan.params))
+        types = {name: net.plan.param_types.get(name, ParamType.ANY) for name in net.plan.param_names}
+        return RunView(snapshot.status, steps, known, types)
 
     def _inputs_of(self, kind: str) -> frozenset[str]:
         tool = self.engine.tools.get(kind)
@@ -437,15 +462,3 @@ class Operations:
 
     async def status(self, run_id: str) -> RunStatus:
         return (await self.log.find_run(run_id)).status
-
-
-def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
-    for name in given:
-        if name not in plan.params:
-            close = difflib.get_close_matches(name, plan.params, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            known = f" It has: {', '.join(plan.params)}." if plan.params and not close else ""
-            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"The plan has no parameter {name!r}.{hint}{known}")
-    for path, sentence in find_secrets(given, ()):
-        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"Parameter {'.'.join(map(str, path))}: {sentence}")
-    return {**plan.params, **given}

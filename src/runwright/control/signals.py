@@ -15,8 +15,10 @@ import msgspec
 from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.payloads import SignalDecided
+from runwright.contract.plan import ParamType
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.expressions import mentioned_steps
+from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
 
 LARGEST = 64 * 1024
@@ -178,7 +180,7 @@ class RunView(msgspec.Struct, frozen=True):
     status: RunStatus
     steps: dict[str, StepStatus]
     plan_steps: dict[str, tuple[frozenset[str], frozenset[str] | None]]  # inputs, and the steps it mentions
-    params: frozenset[str]
+    params: dict[str, ParamType]
 
 
 def check_state(request: SignalRequest, view: RunView) -> None:
@@ -196,9 +198,12 @@ def check_state(request: SignalRequest, view: RunView) -> None:
     if kind == "INJECT_OVERRIDE" and isinstance(step_id, str):
         _check_override(request.payload["override"], *view.plan_steps[step_id])
     if kind == "UPDATE_PARAMS":
-        unknown = sorted(set(request.payload["params"]) - view.params)
-        if unknown:
-            raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {unknown[0]!r}.")
+        for name, value in request.payload["params"].items():
+            if name not in view.params:
+                raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {name!r}.")
+            if value is not None and not fits(value, view.params[name]):
+                sentence = f"The parameter {name!r} is {in_words(view.params[name])}."
+                raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
 
 
 def _check_override(override: dict[str, Any], inputs: frozenset[str], mentions: frozenset[str] | None) -> None:

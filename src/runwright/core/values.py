@@ -11,7 +11,7 @@ from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.transitions import StepStatus
 
-from .expressions import evaluate, fill
+from .expressions import evaluate, fill, mentioned_steps
 from .net import Net, Node
 from .refer import gathered_ref
 from .state import RunState
@@ -36,7 +36,17 @@ class Values:
         self.lost: dict[str, RunwrightError] = {}  # what could not be fetched
 
     def scope(self, node: Node, **more: Any) -> dict[str, Any]:
-        names: Iterable[str] = self._work.results if node.mentions is None else node.mentions
+        own = self._state.steps.get(node.step.step_id)
+        step = {"id": node.step.step_id, "attempt": 1 if own is None else own.attempt}
+        return {**self._scope(node.mentions), "step": step, **more}
+
+    def result(self) -> Any:
+        """What the whole run gives back."""
+        result = self._net.plan.result
+        return fill(result, self._scope(mentioned_steps([result])))
+
+    def _scope(self, mentions: frozenset[str] | None) -> dict[str, Any]:
+        names: Iterable[str] = self._work.results if mentions is None else mentions
         steps: dict[str, Any] = {}
         for name in names:
             cell = self._state.steps.get(name)
@@ -47,9 +57,7 @@ class Values:
             if node_of is not None and node_of.step.foreach is not None and isinstance(value, list):
                 value = [self._part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
             steps[name] = {"status": str(status), "result": value}
-        own = self._state.steps.get(node.step.step_id)
-        step = {"id": node.step.step_id, "attempt": 1 if own is None else own.attempt}
-        return {"params": self._work.params, "steps": steps, "run": self._run, "step": step, **more}
+        return {"params": self._work.params, "steps": steps, "run": self._run}
 
     def of(self, stored: StoredResult) -> Any:
         if stored.ref is None:

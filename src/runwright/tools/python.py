@@ -22,6 +22,7 @@ from typing import Any, cast
 import msgspec
 
 from runwright.contract.plan import Step, StepClass
+from runwright.flows.steps import StepFunction
 
 from .base import Lane, StepContext, StepError, is_open
 
@@ -103,6 +104,8 @@ def _parse(call: str) -> tuple[str, tuple[str, ...]] | None:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling this gives a coroutine: a coroutine function, bound, partial or an object that has one."""
+    if isinstance(function, StepFunction):
+        function = function.function
     if isinstance(function, FunctionType):
         return bool(function.__code__.co_flags & _COROUTINE)  # nearly always, and many times as fast as asking inspect
     while isinstance(function, functools.partial):
@@ -133,6 +136,10 @@ def make_importable(folder: str) -> None:
 
 
 def _call(function: Callable[..., Any], args: dict[str, Any] | list[Any]) -> Any:
+    if isinstance(function, StepFunction):
+        made = cast("StepFunction[..., Any]", function)
+        given, named = made.convert(args)
+        return made.function(*given, **named)
     return function(**args) if isinstance(args, dict) else function(*args)
 
 

@@ -1,0 +1,48 @@
+"""The parameters of a run: what was given, over what the plan says."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.plan import ExecutionPlan, ParamType
+from runwright.plans.params import fits, in_words
+from runwright.plans.secrets import find_secrets
+
+
+def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
+    """All of a run's parameters; INVALID_ARGUMENT for one that is unknown, missing, or not what it should be."""
+    for name, value in given.items():
+        if name not in plan.param_names:
+            raise _refused(f"The plan has no parameter {name!r}.{_advice(name, plan)}")
+        if (trouble := type_trouble(plan, name, value)) is not None:
+            raise _refused(trouble)
+    for path, sentence in find_secrets(given, ()):
+        raise _refused(f"Parameter {'.'.join(map(str, path))}: {sentence}")
+    merged = {**plan.params, **given}
+    missing = [name for name in plan.param_types if name not in merged]
+    if missing:
+        names = ", ".join(f"{name} ({in_words(plan.param_types[name])})" for name in missing)
+        raise _refused(f"The plan {plan.plan_id} needs {names}. Give it with --param, or to start().")
+    return merged
+
+
+def type_trouble(plan: ExecutionPlan, name: str, value: Any) -> str | None:
+    """What is wrong with a value for this parameter; null may stand for one whose default is null."""
+    kind = plan.param_types.get(name, ParamType.ANY)
+    may_be_null = name in plan.params and plan.params[name] is None
+    if fits(value, kind) or (value is None and may_be_null):
+        return None
+    return f"The parameter {name!r} is {in_words(kind)}; this is {type(value).__name__}."
+
+
+def _advice(name: str, plan: ExecutionPlan) -> str:
+    known = sorted(plan.param_names)
+    if close := difflib.get_close_matches(name, known, 1):
+        return f" Did you mean {close[0]!r}?"
+    return f" It has: {', '.join(known)}." if known else ""
+
+
+def _refused(sentence: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence)
