@@ -13,7 +13,8 @@ PUBLIC = {
     "RunStatus", "RunSummary", "RunwrightError", "SnapshotProjector", "StepSnapshot", "StepStatus", "TailPage",
     "__version__", "export_run", "idempotency_key", "make_anchor", "new_event", "new_run", "open_log", "read_anchor",
     "this_process", "App", "AsyncApp", "AsyncRun", "ExecutionPlan", "PlanInvalid", "Problem", "Run", "SignalDecision",
-    "StepContext", "StepError", "current_step", "open", "open_async",
+    "StepContext", "StepError", "current_step", "open", "open_async", "PlanFunction", "StepFunction", "plan", "step",
+    "when",
 }  # fmt: skip
 
 LOG_METHODS = {

@@ -64,6 +64,7 @@ class RunStarted(Payload, frozen=True):
     degraded: bool | None = None
     on_failure: str | None = None
     source: str | None = None
+    code: dict[str, str] | None = None  # the functions that are steps, and a fingerprint of each
 
 
 class StepStarted(Payload, frozen=True):

@@ -32,7 +32,7 @@ from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
 from .params import merge_params
-from .planfile import read_function, read_plan_file, source_of
+from .planfile import code_of, read_function, read_plan_file, source_of
 from .rerun import Fork, carried_steps
 from .signals import (
     Actor,
@@ -131,6 +131,7 @@ class Operations:
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
             source=source_of(sha256) if fork is None else fork.source,
+            code=code_of(sha256),
         )
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)

@@ -8,6 +8,7 @@ from typing import Any
 
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
 from runwright.flows.plans import PlanFunction
+from runwright.flows.steps import place_of
 from runwright.plans.load import load_plan_file
 from runwright.plans.problems import Loaded
 from runwright.tools.base import Tool
@@ -17,6 +18,7 @@ from runwright.tools.registry import builtin_tools
 from .flowfile import flow_in, load_flow, plan_of
 
 _sources: dict[str, str] = {}
+_code: dict[str, dict[str, str]] = {}
 
 
 def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loaded:
@@ -35,11 +37,19 @@ def read_function(function: PlanFunction[..., Any], tools: Mapping[str, Tool] | 
     loaded = plan_of(function, builtin_tools() if tools is None else tools)
     if function.source is not None:
         _remember(loaded.plan, str(Path(function.source).resolve()))
+    _code[content_hash(plan_body(loaded.plan))] = {
+        place_of(step.function): step.fingerprint for step in function.traced.functions.values()
+    }
     return loaded
 
 
 def _remember(plan: ExecutionPlan, file: str) -> None:
     _sources[content_hash(plan_body(plan))] = file
+
+
+def code_of(sha256: str) -> dict[str, str] | None:
+    """The functions that are the steps of a plan in Python, with the fingerprint of their code."""
+    return _code.get(sha256)
 
 
 def source_of(sha256: str) -> str | None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
 
@@ -91,6 +92,16 @@ class StepFunction(Generic[P, R]):
     @functools.cached_property
     def _hints(self) -> dict[str, Any]:
         return type_hints(self.function)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Changes with the function's code."""
+        try:
+            source = inspect.getsource(self.function).encode()
+        except (OSError, TypeError):  # typed at a prompt, or built
+            code = getattr(self.function, "__code__", None)
+            source = b"" if code is None else code.co_code
+        return sha256(source).hexdigest()[:16]
 
     @property
     def result_type(self) -> Any:

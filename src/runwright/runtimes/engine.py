@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.plan import StepClass, check_schema_version
+from runwright.contract.plan import StepClass
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
-from runwright.core.reading import read_payload
 from runwright.core.room import Room
 from runwright.core.state import RunState, freeze
 from runwright.core.steering import is_ending
@@ -28,11 +26,12 @@ from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.values import Values
 from runwright.tools.base import Tool
-from runwright.tools.python import make_importable
 
 from .driver import RunDriver
-from .lease import DEFAULT_TTL, LeaseKeeper, ends_with_loop
+from .lease import LeaseKeeper, ends_with_loop
 from .restore import restore, under_way
+from .runplans import RunPlans
+from .settings import EngineSettings
 from .timers import Timers
 from .work import Executing
 
@@ -44,23 +43,6 @@ RECOVER_POLL = 1.0
 WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
 GIVEN_BACK_MICROS = 60_000_000
-
-
-class EngineSettings:
-    def __init__(
-        self,
-        *,
-        lease_ttl: float = DEFAULT_TTL,
-        drain_timeout: float = 300.0,
-        cancel_deadline: float = 60.0,
-        park_after: float = 2.0,
-        recover: bool = False,
-    ) -> None:
-        self.lease_ttl = lease_ttl
-        self.drain_timeout = drain_timeout  # seconds a pause waits for running steps
-        self.cancel_deadline = cancel_deadline  # seconds a cancel waits for steps that must not be interrupted
-        self.park_after = park_after  # a run with nothing to do for longer is dropped from memory
-        self.recover = recover  # take over runs whose process died
 
 
 class Engine:
@@ -83,6 +65,8 @@ class Engine:
         self.executor = executor
         self.tools = tools
         self.plans = plans
+        self.run_plans = RunPlans(log, plans)
+        self.net_of = self.run_plans.net
         self.results = results
         self.step_logs = step_logs
         self.settings = settings
@@ -293,10 +277,12 @@ class Engine:
 
     async def _restore_and_drive(self, run: RunIdentity) -> bool:
         run_id = run.run_id
-        net = await self.net_of(run)
+        net, started = await self.run_plans.find(run)
         decider, seq = await restore(self.log, run, net, 1, self.drain_timeout)
         decider.at(self.clock.now())
         cut_short = under_way(decider)
+        if started.code is not None and run_id not in self._known:
+            self._errand(self.run_plans.compare_code(run_id, started.code))
         decider.engine_attempt = max(1, decider.work.engine_attempt + bool(cut_short))
         if run_id in self._drivers:  # while we read
             return True
@@ -307,33 +293,6 @@ class Engine:
             driver.look_again()  # a signal came in while we read
         self._drive(driver)
         return True
-
-    async def net_of(self, run: RunIdentity) -> Net:
-        """The plan that a run follows, proved to be the one it names."""
-        started = await self.log.find_event(run.run_id, "RunStarted")
-        payload = None if started is None else read_payload(payloads.RunStarted, started)
-        if payload is None or payload.plan_ref is None:
-            raise RunwrightError(
-                ErrorCode.PLAN_NOT_FOUND,
-                f"Run {run.run_id!r} does not say which plan it follows: it was made by another engine.",
-            )
-        reference = payload.plan_ref
-        check_schema_version(reference.schema_version)
-        if (reference.plan_id, reference.plan_version) != (run.plan_id, run.plan_version):
-            raise RunwrightError(
-                ErrorCode.PLAN_REF_MISMATCH,
-                f"Run {run.run_id!r} is of plan {run.plan_id} {run.plan_version}, and refers to "
-                f"{reference.plan_id} {reference.plan_version}.",
-            )
-        if payload.source is not None:
-            make_importable(str(Path(payload.source).parent))  # where the run's own process found its modules
-        try:
-            return await self.plans.net(reference.sha256)
-        except RunwrightError as error:
-            if error.code == ErrorCode.PLAN_INTEGRITY_VALIDATION_FAILED:
-                alert = Alert(code=error.code, severity="P1", detail=error.detail, run_id=run.run_id)
-                await self.log.raise_alerts([alert])
-            raise
 
     def _drive(self, driver: RunDriver) -> None:
         run_id = driver.run.run_id

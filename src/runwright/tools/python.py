@@ -135,6 +135,19 @@ def make_importable(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
+def changed_functions(code: dict[str, str]) -> list[str]:
+    """Of these steps in Python and their fingerprints, those whose code is another now. Imports their modules."""
+    changed: list[str] = []
+    for call, fingerprint in code.items():
+        try:
+            function = resolve(call)
+        except Exception:  # noqa: S112 - whoever runs the step is told
+            continue
+        if isinstance(function, StepFunction) and cast("StepFunction[..., Any]", function).fingerprint != fingerprint:
+            changed.append(call)
+    return changed
+
+
 def _call(function: Callable[..., Any], args: dict[str, Any] | list[Any]) -> Any:
     if isinstance(function, StepFunction):
         made = cast("StepFunction[..., Any]", function)
