@@ -312,6 +312,20 @@ async def test_a_step_log_that_cannot_be_written_does_not_stop_the_step(store: s
     assert snapshot.status == "COMPLETED"
 
 
+async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_path: Path) -> None:
+    """A process that was kept busy for too long does not know whether it still owns its runs; nobody else took them."""
+    go = tmp_path / "go"
+    async with engine(store) as operations:
+        steps = [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]
+        run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
+        await event(operations, run_id, "StepStarted", "a")
+        operations.engine.keeper._good_until = 0.0
+        go.touch()
+        snapshot = await ended(operations, run_id)
+        assert [finding async for finding in operations.log.verify(run_id)] == []
+    assert snapshot.status == "COMPLETED"
+
+
 # The producer's own guard, and the registry of event ids
 
 

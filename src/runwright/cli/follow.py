@@ -17,7 +17,7 @@ from runwright.log.base import RunLog
 from .outlet import Outlet
 from .render import plain
 from .report import Reporter
-from .story import Story
+from .story import Asking, Story
 
 PAGE = 1000
 BREATH = 0.05  # seconds between two looks at a log that keeps growing: the engine has better things to do
@@ -47,6 +47,7 @@ class Follower:
         self._watchful = watchful  # done once a second
         self._watched_at = float("-inf")
         self._seq = 0
+        self._asked: set[tuple[str, Asking]] = set()
         self._reported: set[tuple[str, int]] = set()
         self._trouble_since: float | None = None
         self._pauses = 0
@@ -103,6 +104,11 @@ class Follower:
         if self._story.status is RunStatus.PAUSED and pauses > self._pauses and not self._outlet.shows_what_to_do:
             await self._outlet.say(self._reporter.of_pause())
         self._pauses = pauses
+        if not self._outlet.shows_what_to_do:
+            for step_id, asking in self._story.asking.items():
+                if (step_id, asking) not in self._asked:
+                    self._asked.add((step_id, asking))
+                    await self._outlet.say(self._reporter.of_question(step_id, asking.event))
         if self._story.waits_for_operator:
             for step_id in self._story.failed:
                 cell = self._story.cell(step_id)

@@ -53,6 +53,16 @@ class Commands:
     def skip(self, step_id: str) -> str:
         return self._command("skip", self._run, _word(step_id))
 
+    def approve(self, step_id: str) -> str:
+        return self._command("approve", self._run, _word(step_id))
+
+    def send(self, event: str) -> str:
+        return self._command("send", self._run, _word(event))
+
+    def answer(self, step_id: str, event: str | None) -> str:
+        """What makes a waiting step go on."""
+        return self.approve(step_id) if event is None else self.send(event)
+
     def logs(self, step_id: str) -> str:
         return self._command("logs", self._run, _word(step_id))
 

@@ -106,6 +106,10 @@ class Live:
             reason = story.state.summary.reason
             said = story.message or (f"Paused: {plain(reason)}" if reason else "Paused. Nothing new starts.")
             return [Text(said, "yellow"), _typed("go on", self._commands.resume)]
+        if story.asking:
+            step_id, asking = next(iter(story.asking.items()))
+            answer = self._commands.answer(step_id, asking.event)
+            return [Text(plain(f"{step_id} {asking.words}"), "yellow"), _typed("answer", answer)]
         if story.waits_for_operator:
             step_id = next(reversed(story.failed))
             retry, skip = self._commands.retry(step_id), self._commands.skip(step_id)

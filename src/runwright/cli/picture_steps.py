@@ -73,9 +73,11 @@ class StepLines:
         return ticking(max(0, until - to_micros(cell.started_at)) / 1e6)
 
     def _note(self, step_id: str, cell: StepCell | None, now: int, tail: str | None) -> Text:
+        asking = self._story.asking.get(step_id)
+        asks = Text("" if asking is None else plain(asking.words), "bold yellow")
         if cell is None:
-            return Text()
-        parts = [self._attempt(step_id, cell, now), self._loop(step_id), self._wait(step_id, cell, now)]
+            return asks
+        parts = [self._attempt(step_id, cell, now), self._loop(step_id), self._wait(step_id, cell, now), asks]
         if cell.status is StepStatus.FAILED and cell.error is not None:
             parts.append(self._error(cell, again=self._story.is_retrying(step_id)))
         elif cell.status is StepStatus.SKIPPED:

@@ -68,6 +68,9 @@ class Reporter:
         left_out = cell.attempt - len(lines)
         return [*([f"  ({plural(left_out, 'earlier attempt')})"] if left_out else []), *lines]
 
+    def of_question(self, step_id: str, event: str | None) -> str:
+        return f"  answer:  {_bold(self._commands.answer(step_id, event))}"
+
     def of_pause(self) -> str:
         return f"  go on:  {_bold(self._commands.resume)}"
 

@@ -27,7 +27,7 @@ _step = click.argument("step")
 @_reason
 async def pause_command(session: Session, run: str, reason: str | None) -> int:
     """Start nothing new in a run; what runs may end."""
-    return await _send(session, run, "PAUSE", {}, reason)
+    return await send_signal(session, run, "PAUSE", {}, reason)
 
 
 @command("resume")
@@ -35,7 +35,7 @@ async def pause_command(session: Session, run: str, reason: str | None) -> int:
 @_reason
 async def resume_command(session: Session, run: str, reason: str | None) -> int:
     """Go on with a paused run."""
-    return await _send(session, run, "RESUME", {}, reason)
+    return await send_signal(session, run, "RESUME", {}, reason)
 
 
 @command("cancel")
@@ -43,7 +43,7 @@ async def resume_command(session: Session, run: str, reason: str | None) -> int:
 @_reason
 async def cancel_command(session: Session, run: str, reason: str | None) -> int:
     """Stop a run for good: what runs is asked to stop, the rest is skipped."""
-    return await _send(session, run, "CANCEL", {}, reason)
+    return await send_signal(session, run, "CANCEL", {}, reason)
 
 
 @command("retry")
@@ -53,7 +53,7 @@ async def cancel_command(session: Session, run: str, reason: str | None) -> int:
 @_reason
 async def retry_command(session: Session, run: str, step: str, force: bool, reason: str | None) -> int:
     """Try a failed step again."""
-    return await _send(session, run, "RETRY_STEP", {"stepId": step, **({"force": True} if force else {})}, reason)
+    return await send_signal(session, run, "RETRY_STEP", {"stepId": step, **({"force": True} if force else {})}, reason)
 
 
 @command("skip")
@@ -62,7 +62,7 @@ async def retry_command(session: Session, run: str, step: str, force: bool, reas
 @_reason
 async def skip_command(session: Session, run: str, step: str, reason: str | None) -> int:
     """Do without a step; those that need it go on."""
-    return await _send(session, run, "SKIP_STEP", {"stepId": step}, reason)
+    return await send_signal(session, run, "SKIP_STEP", {"stepId": step}, reason)
 
 
 @command("signal")
@@ -85,10 +85,10 @@ async def signal_command(
         raise RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"--payload is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, "--payload must be a JSON object, such as {}.")
-    return await _send(session, run, signal_type.upper(), content, reason, signal_id)  # pyright: ignore[reportUnknownArgumentType]
+    return await send_signal(session, run, signal_type.upper(), content, reason, signal_id)  # pyright: ignore[reportUnknownArgumentType]
 
 
-async def _send(
+async def send_signal(
     session: Session,
     run: str,
     signal_type: str,
@@ -122,6 +122,10 @@ _EFFECTS = {
     "RUN_TERMINAL": "the run had ended by then",
     "STEP_NOT_TERMINAL": "the step was running by then; nothing was done",
     "STEP_TERMINAL": "the step had ended by then; nothing was done",
+    "APPROVED": "the step goes on",
+    "DENIED": "the step has failed",
+    "NOTHING_TO_APPROVE": "no step waited for an answer by then",
+    "DELIVERED": "the step that waited for it goes on",
     "NOT_SUPPORTED": "this runtime does not know the signal",
 }
 
@@ -137,6 +141,8 @@ async def _tell(session: Session, operations: Operations, run_id: str, decision:
         return
     if result is None and decision.signal_type == "CANCEL":
         effect = "running steps are being stopped"
+    elif result is None and decision.signal_type == "EVENT":
+        effect = "no step waits for it yet; it is kept until one does"
     elif result is None:
         effect = "the process that drives the run has not acted on it yet"
     else:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunEventRecord
@@ -21,6 +23,11 @@ from runwright.log.base import RunLog
 
 LATEST = 200
 """How many steps that ended lately are remembered by name."""
+
+
+class Asking(msgspec.Struct, frozen=True):
+    words: str
+    event: str | None = None  # None: a person is asked
 
 
 class Story:
@@ -39,6 +46,7 @@ class Story:
         self.failed: dict[str, None] = {}
         self.latest: deque[str] = deque(maxlen=LATEST)
         self.due: dict[str, int] = {}  # when a retry or the end of a wait is due
+        self.asking: dict[str, Asking] = {}  # what steps wait for somebody to do
         self._first_pending = 0
 
     def fold(self, record: RunEventRecord) -> None:
@@ -56,7 +64,16 @@ class Story:
                 self.failed.pop(step_id, None)
                 self.retrying[step_id] = None
         elif record.event_type == "StepDelayed":
-            self._note_due(step_id, read_payload(payloads.StepDelayed, record).scheduled_at)
+            delayed = read_payload(payloads.StepDelayed, record)
+            self._note_due(step_id, delayed.scheduled_at)
+            if delayed.event is not None:
+                self.asking[step_id] = Asking(f"waits for the event {delayed.event}", delayed.event)
+        elif record.event_type == "ApprovalRequested":
+            asked = read_payload(payloads.Approval, record)
+            self._note_due(step_id, asked.expires_at)
+            self.asking[step_id] = Asking(f"asks: {asked.prompt}")
+        elif record.event_type in ("ApprovalGranted", "ApprovalDenied"):
+            self.asking.pop(step_id, None)
 
     def _note_due(self, path: str, at: str | None) -> None:
         if at is not None and is_utc(at):
@@ -70,6 +87,8 @@ class Story:
             self.place[step_id] = len(self.order)
             self.order.append(step_id)
         self.due.pop(step_id, None)
+        if cell.status is not StepStatus.RUNNING:
+            self.asking.pop(step_id, None)
         for group in (self.running, self.retrying, self.failed):
             group.pop(step_id, None)
         if cell.status is StepStatus.RUNNING:

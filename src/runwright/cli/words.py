@@ -105,7 +105,24 @@ def _retry(who: str, payload: Payload, record: RunEventRecord) -> str:
 
 
 def _delayed(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    if payload.get("event"):
+        key = f" with key {payload['key']}" if payload.get("key") else ""
+        until = f" until {clock_time(payload['scheduledAt'])}" if payload.get("scheduledAt") else ""
+        return f"{who} waits for the event {payload['event']}{key}{until}"
     return f"{who} waits until {clock_time(payload.get('scheduledAt'))}"
+
+
+def _asks(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    names = ", ".join(payload.get("fields") or {})
+    return f"{who} asks: {payload.get('prompt')}" + (f" (fields: {names})" if names else "")
+
+
+def _answered(words: str) -> Words:
+    def tell(who: str, payload: Payload, _record: RunEventRecord) -> str:
+        by = f" by {payload['by']}" if payload.get("by") else ""
+        return f"{who} {words}{by}{_because(payload)}"
+
+    return tell
 
 
 def _loop_started(who: str, payload: Payload, _record: RunEventRecord) -> str:
@@ -152,6 +169,9 @@ _WORDS: dict[str, Words] = {
     "StepSkipped": _skipped,
     "StepRetryScheduled": _retry,
     "StepDelayed": _delayed,
+    "ApprovalRequested": _asks,
+    "ApprovalGranted": _answered("was approved"),
+    "ApprovalDenied": _answered("was not approved"),
     "StepOverridden": _just("has other inputs now"),
     "CheckpointWritten": _just("wrote a checkpoint"),
     "LoopStarted": _loop_started,

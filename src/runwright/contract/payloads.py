@@ -103,6 +103,8 @@ class StepRetryScheduled(Payload, frozen=True):
 class StepDelayed(Payload, frozen=True):
     scheduled_at: str | None = None
     reason: str | None = None
+    event: str | None = None  # what it waits for, besides a time
+    key: str | None = None
 
 
 class StepChanged(Payload, frozen=True):
@@ -170,8 +172,12 @@ class CheckpointWritten(Payload, frozen=True):
 class Approval(Payload, frozen=True):
     prompt: str | None = None
     fields: Any = None
+    approvers: list[str] | None = None  # nobody else may answer
+    expires_at: str | None = None
     by: str | None = None
     answer: Any = None
+    reason: str | None = None
+    signal_id: str | None = None
 
 
 class SignalDecided(Payload, frozen=True):

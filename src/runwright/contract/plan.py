@@ -81,6 +81,7 @@ class Step(_Part, frozen=True, kw_only=True):
     timeout: float | None = None
     step_class: StepClass = msgspec.field(default=StepClass.LIGHT, name="class")
     cancellable: bool = True
+    needs_approval: bool = False
     secret_refs: tuple[str, ...] = ()
     dispatch: Any = None
     fallback: Any = None

@@ -72,7 +72,8 @@ def _start(plan: Plan, params: dict[str, Any], run_id: str | None) -> Callable[[
     given = plan.params(params) if isinstance(plan, PlanFunction) else params
 
     async def start(operations: Operations) -> str:
-        return await operations.start(operations.load(plan), params=given, run_id=run_id)
+        loaded = await asyncio.to_thread(operations.load, plan)  # a large one takes seconds, and the lease less
+        return await operations.start(loaded, params=given, run_id=run_id)
 
     return start
 

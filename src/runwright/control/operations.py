@@ -45,6 +45,7 @@ from .signals import (
     check_state,
     decision_event_id,
     event_payload,
+    question_of,
     run_made_by,
 )
 
@@ -259,8 +260,9 @@ class Operations:
         await self._check_engine(row)
         role, refusal = rule.role, None
         try:
-            role = authorize(rule, request, self.actor)
-            check_state(request, await self._view(run_id))
+            questions = await self.questions(run_id) if signal_type in ("APPROVE", "DENY") else {}
+            role = authorize(rule, request, self.actor, question_of(request, questions))
+            check_state(request, await self._view(run_id, questions))
         except Refused as refused:
             refusal = refused
         decision = SignalDecision(
@@ -367,16 +369,23 @@ class Operations:
         )
         return await self._with_result(run_id, decision)
 
-    async def _view(self, run_id: str) -> RunView:
+    async def questions(self, run_id: str) -> dict[str, payloads.Approval]:
+        """What people are asked now, by step."""
+        state = await fold_run(self.log, run_id, frozenset())
+        assert state.workings is not None
+        awaits = state.workings.awaits.items()
+        return {path: awaited.approval for path, awaited in awaits if awaited.approval is not None}
+
+    async def _view(self, run_id: str, questions: dict[str, payloads.Approval]) -> RunView:
         snapshot = await self.log.snapshot(run_id)
         steps = {step.step_id: step.status for step in snapshot.steps}
         try:
             net = await self.engine.net_of((await self.log.find_run(run_id)).identity)
         except RunwrightError:
-            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {})
+            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {}, questions)
         known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
         types = {name: net.plan.param_types.get(name, ParamType.ANY) for name in net.plan.param_names}
-        return RunView(snapshot.status, steps, known, types)
+        return RunView(snapshot.status, steps, known, types, questions)
 
     def _inputs_of(self, kind: str) -> frozenset[str]:
         tool = self.engine.tools.get(kind)

@@ -6,6 +6,7 @@ decision cannot be written, nothing is applied.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -14,7 +15,7 @@ import msgspec
 
 from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.payloads import SignalDecided
+from runwright.contract.payloads import Approval, SignalDecided
 from runwright.contract.plan import ParamType
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.expressions import mentioned_steps
@@ -84,6 +85,17 @@ class _Override(_Payload, frozen=True):
     override: dict[str, Any]
 
 
+class _Answer(_Payload, frozen=True):
+    step_id: str | None = None
+    answer: dict[str, Any] | None = None
+
+
+class _Event(_Payload, frozen=True):
+    name: str
+    key: str | None = None
+    payload: Any = None
+
+
 class _EmergencyStop(_Payload, frozen=True):
     reason: str
     force_kill: bool = True
@@ -110,6 +122,9 @@ RULES: dict[str, Rule] = {
     "RETRY_RUN": Rule("Engineer", _RetryRun),
     "UPDATE_PARAMS": Rule("Admin", _UpdateParams, reason_required=True),
     "INJECT_OVERRIDE": Rule("Admin", _Override, reason_required=True),
+    "APPROVE": Rule("Operator", _Answer),
+    "DENY": Rule("Operator", _Answer),
+    "EVENT": Rule("Operator", _Event),
     "EMERGENCY_STOP": Rule("Admin", _EmergencyStop, longest_reason=1000),
     "ESCALATE_ALERT": Rule("System", _Escalate),
 }
@@ -162,8 +177,13 @@ def _invalid(sentence: str) -> RunwrightError:
     return RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
 
 
-def authorize(rule: Rule, request: SignalRequest, actor: Actor) -> str:
+def authorize(rule: Rule, request: SignalRequest, actor: Actor, question: Approval | None = None) -> str:
     """The role in which the actor may do this: the least powerful of theirs that suffices."""
+    if request.signal_type in ("APPROVE", "DENY") and question is not None and question.approvers:
+        if actor.actor_id in question.approvers or actor.role == "Admin":
+            return rule.role
+        names = ", ".join(question.approvers)
+        raise Refused(ErrorCode.AUTHZ_DENIED, f"Only {names} may answer this.")
     allowed = rule.role == actor.role if rule.role == "System" else _RANK.get(actor.role, -1) >= _RANK[rule.role]
     if not allowed:
         raise Refused(
@@ -181,6 +201,7 @@ class RunView(msgspec.Struct, frozen=True):
     steps: dict[str, StepStatus]
     plan_steps: dict[str, tuple[frozenset[str], frozenset[str] | None]]  # inputs, and the steps it mentions
     params: dict[str, ParamType]
+    questions: dict[str, Approval] = {}  # what people are asked now, by step
 
 
 def check_state(request: SignalRequest, view: RunView) -> None:
@@ -193,6 +214,9 @@ def check_state(request: SignalRequest, view: RunView) -> None:
     if view.status in ENDED:
         raise Refused(ErrorCode.RUN_TERMINAL, f"The run is {view.status}; `runwright rerun` makes a new one from it.")
     step_id = request.payload.get("stepId")
+    if kind in ("APPROVE", "DENY"):
+        check_answer(request, view.questions)
+        return
     if isinstance(step_id, str):
         _check_step(kind, step_id, bool(request.payload.get("force")), view)
     if kind == "INJECT_OVERRIDE" and isinstance(step_id, str):
@@ -204,6 +228,47 @@ def check_state(request: SignalRequest, view: RunView) -> None:
             if value is not None and not fits(value, view.params[name]):
                 sentence = f"The parameter {name!r} is {in_words(view.params[name])}."
                 raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
+
+
+def question_of(request: SignalRequest, questions: dict[str, Approval]) -> Approval | None:
+    """What an answer is to, as far as that is clear."""
+    step_id = request.payload.get("stepId")
+    if step_id is None:
+        return next(iter(questions.values())) if len(questions) == 1 else None
+    return questions.get(step_id)
+
+
+def check_answer(request: SignalRequest, questions: dict[str, Approval]) -> None:
+    """Whether this answers something that is asked."""
+    step_id = request.payload.get("stepId")
+    if step_id is None:
+        if len(questions) != 1:
+            known = f"Several steps wait for one: {', '.join(questions)}. Name the step." if questions else ""
+            raise Refused(ErrorCode.STEP_NOT_FOUND, known or "No step of this run waits for an approval.")
+        step_id = next(iter(questions))
+    question = questions.get(step_id)
+    if question is None:
+        raise Refused(ErrorCode.STEP_NOT_FOUND, f"The step {step_id!r} does not wait for an approval.")
+    if request.signal_type == "APPROVE":
+        for sentence in answer_troubles(question.fields or {}, request.payload.get("answer") or {}):
+            raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
+
+
+def answer_troubles(fields: dict[str, Any], answer: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with an answer, given the fields that were asked for."""
+    for name in answer:
+        if name not in fields:
+            known = f"It has: {', '.join(fields)}." if fields else "It has none."
+            yield f"The approval has no field {name!r}. {known}"
+    for name, field in fields.items():
+        value = answer.get(name)
+        if value is None:
+            if field.get("required", True):
+                yield f"The approval asks for {name!r} ({in_words(ParamType(field['type']))}). Give it with --field."
+        elif not fits(value, ParamType(field["type"])):
+            yield f"The field {name!r} is {in_words(ParamType(field['type']))}."
+        elif field.get("choices") and value not in field["choices"]:
+            yield f"The field {name!r} is one of {', '.join(map(str, field['choices']))}."
 
 
 def _check_override(override: dict[str, Any], inputs: frozenset[str], mentions: frozenset[str] | None) -> None:

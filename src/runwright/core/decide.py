@@ -21,6 +21,7 @@ from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
 from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, StepStatus
 
+from .asking import NOBODY_CAME, close_approval, may_start, stop_waiting
 from .draft import Draft, Violation, draft
 from .evolve import transition
 from .expressions import is_true
@@ -99,7 +100,7 @@ class Decider:
             self._touched[index] = None
         if event_type == "StepRetryScheduled":
             self._waits.add_retry(path)
-        elif event_type == "StepDelayed":
+        elif event_type in ("StepDelayed", "ApprovalRequested") and path in self.work.due_at:
             self._waits.add_due(path)
         elif event_type == "LoopIterationFailed":
             self.failed_iterations.append(made)
@@ -191,11 +192,14 @@ class Decider:
             if path not in self.net.index:
                 end_wait(self, path)
                 continue
-            cell = self.state.steps[path]
-            if cell.status is not StepStatus.RUNNING:
+            cell = self.state.steps.get(path)
+            if cell is None or cell.status is not StepStatus.RUNNING:
                 continue
             took = self.since(cell.started_at)
-            if path in self.work.late:
+            if path in self.work.awaits:
+                close_approval(self, path, "Nobody answered in time.")
+                self.say("StepFailed", path, cell.attempt, payloads.StepFailed(NOBODY_CAME, took))
+            elif path in self.work.late:
                 self.say("StepFailed", path, cell.attempt, payloads.StepFailed(TOO_LATE, took))
             else:
                 self.say("StepCompleted", path, cell.attempt, payloads.StepCompleted(duration_ms=took))
@@ -218,10 +222,13 @@ class Decider:
         signal = self.work.retry_signal.get(step_id)
         if self.halted and signal is None:
             return False
+        attempt = self.state.steps[step_id].attempt + 1
+        if node.step.needs_approval and not may_start(self, node, attempt):
+            return False
         if node.step.foreach is None and not room.take(node.step.step_class):
             return False
         try:
-            self._start(node, self.state.steps[step_id].attempt + 1, signal)
+            self._start(node, attempt, signal)
         except Missing as missing:
             self.missing[missing.ref["sha256"]] = missing.ref
             return False
@@ -254,6 +261,8 @@ class Decider:
             self.say("StepStarted", step_id)
             self.fail(step_id, 1, error.code, error.detail)
             return
+        if node.step.needs_approval and not may_start(self, node, 1):
+            return
         if node.step.foreach is None:
             room.take(node.step.step_class)
         self._start(node, 1, None)
@@ -277,6 +286,9 @@ class Decider:
 
     def _finish_if_done(self, room: Room) -> None:
         summary, marking = self.state.summary, self.marking
+        if self.halted and self.work.awaits:
+            stop_waiting(self)
+            self._settle()
         if summary.running_steps or self.missing or room.refused:
             return
         took = self.since(summary.started_at)
@@ -300,6 +312,7 @@ class Decider:
         for node in self.net.nodes:
             if not self.marking.is_pending(node.index):
                 continue
+            close_approval(self, node.step.step_id, reason)
             if node.index in dependents:
                 why = payloads.StepSkipped("DEPENDENCY_FAILED", "A step it needs failed.")
             else:

@@ -13,6 +13,8 @@ from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import RunStatus, StepStatus
 
+from .asking import approve, close_approval, deliver, deny
+
 if TYPE_CHECKING:
     from .decide import Decider
 
@@ -104,6 +106,8 @@ def _end(decider: Decider, path: str, signal: Signal, *, stopped: bool) -> Stop 
 
 def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
     """Skip what never started, and fail what is under way: after a run's end nothing is left open."""
+    for path in list(decider.work.awaits):
+        close_approval(decider, path, why)
     decider.skip_the_rest(skip_code, why)
     error = ErrorInfo(code, why, retryable=False, category="operator")
     for step_id in list(decider.state.steps):
@@ -177,6 +181,7 @@ def _skip_step(decider: Decider, path: str, signal: Signal) -> None:
     if cell is not None and cell.status is not StepStatus.FAILED:
         _processed(decider, path, signal, "STEP_TERMINAL")
         return
+    close_approval(decider, step_id, "The step was skipped.")
     reason = signal.reason or payload.get("reason")
     skipped = payloads.StepSkipped("OPERATOR_SKIP", reason or "An operator skipped it.", signal.signal_id)
     decider.say("StepSkipped", step_id, 1 if cell is None else cell.attempt + 1, skipped)
@@ -204,6 +209,20 @@ def _override(decider: Decider, path: str, signal: Signal) -> None:
     _processed(decider, path, signal, "OVERRIDDEN")
 
 
+def _approve(decider: Decider, path: str, signal: Signal) -> None:
+    _processed(decider, path, signal, approve(decider, signal))
+
+
+def _deny(decider: Decider, path: str, signal: Signal) -> None:
+    _processed(decider, path, signal, deny(decider, signal))
+
+
+def _event(decider: Decider, path: str, signal: Signal) -> None:
+    """An event that nobody waits for yet stays where it is, in the log, until somebody does."""
+    if (result := deliver(decider, signal)) is not None:
+        _processed(decider, path, signal, result)
+
+
 def _unknown(decider: Decider, path: str, signal: Signal) -> None:
     _processed(decider, path, signal, "NOT_SUPPORTED")
 
@@ -215,6 +234,9 @@ _ACTIONS: dict[str, Callable[[Decider, str, Signal], None]] = {
     "SKIP_STEP": _skip_step,
     "UPDATE_PARAMS": _update_params,
     "INJECT_OVERRIDE": _override,
+    "APPROVE": _approve,
+    "DENY": _deny,
+    "EVENT": _event,
 }
 
 

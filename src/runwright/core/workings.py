@@ -46,6 +46,15 @@ class LoopWork(msgspec.Struct):
     listed: list[Any] | None = None  # `items`, decoded
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """What a step waits for: a person's answer, or an event that somebody sends."""
+
+    attempt: int
+    approval: payloads.Approval | None = None
+    event: str | None = None
+    key: str | None = None
+
+
 class Workings(msgspec.Struct):
     """`wanted` names the steps whose results some expression mentions; None keeps them all."""
 
@@ -60,6 +69,8 @@ class Workings(msgspec.Struct):
     retry_signal: dict[str, str] = {}  # the signal that asked for a retry
     due_at: dict[str, int] = {}
     late: dict[str, None] = {}  # waits that end by failing: their timeout is shorter
+    awaits: dict[str, Awaited] = {}  # steps that wait for somebody
+    granted: dict[str, None] = {}  # steps that may start because somebody said so
     results: dict[str, StoredResult] = {}
     loops: dict[str, LoopWork] = {}
     checkpoints: dict[str, bytes] = {}
@@ -121,8 +132,11 @@ def _step_started(work: Workings, event: FoldableEvent) -> None:
 
 def _step_delayed(work: Workings, event: FoldableEvent) -> None:
     path, payload = event.step_id or "", read_payload(payloads.StepDelayed, event)
-    work.due_at[path] = _moment(payload.scheduled_at)
-    if payload.reason == "timeout":
+    if payload.event is not None:
+        work.awaits[path] = Awaited(event.logical_attempt_id, event=payload.event, key=payload.key)
+    if payload.scheduled_at is not None:
+        work.due_at[path] = _moment(payload.scheduled_at)
+    if payload.reason == "timeout" or payload.event is not None:
         work.late[path] = None
     else:
         work.late.pop(path, None)
@@ -131,6 +145,7 @@ def _step_delayed(work: Workings, event: FoldableEvent) -> None:
 def _step_ended(work: Workings, event: FoldableEvent) -> None:
     step_id = event.step_id or ""
     work.due_at.pop(step_id, None)
+    work.awaits.pop(step_id, None)
     work.retry_at.pop(step_id, None)
     if step_id in work.loops:  # iterations that were to be tried again are not, in this attempt
         for times in (work.retry_at, work.due_at):
@@ -241,6 +256,25 @@ def _params_updated(work: Workings, event: FoldableEvent) -> None:
     work.params_updates += 1
 
 
+def _approval_requested(work: Workings, event: FoldableEvent) -> None:
+    path, payload = event.step_id or "", read_payload(payloads.Approval, event)
+    work.awaits[path] = Awaited(event.logical_attempt_id, payload)
+    if payload.expires_at is not None:
+        work.due_at[path] = _moment(payload.expires_at)
+        work.late[path] = None
+
+
+def _approval_granted(work: Workings, event: FoldableEvent) -> None:
+    work.awaits.pop(event.step_id or "", None)
+    work.due_at.pop(event.step_id or "", None)
+    work.granted[event.step_id or ""] = None
+
+
+def _approval_denied(work: Workings, event: FoldableEvent) -> None:
+    work.awaits.pop(event.step_id or "", None)
+    work.due_at.pop(event.step_id or "", None)
+
+
 def _signal_accepted(work: Workings, event: FoldableEvent) -> None:
     if event.logical_attempt_id == 1:
         work.signals[event.step_id or ""] = read_payload(payloads.SignalDecided, event)
@@ -275,6 +309,9 @@ _NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {
     "CheckpointWritten": _checkpoint,
     "StepOverridden": _overridden,
     "RunParamsUpdated": _params_updated,
+    "ApprovalRequested": _approval_requested,
+    "ApprovalGranted": _approval_granted,
+    "ApprovalDenied": _approval_denied,
     "SignalAccepted": _signal_accepted,
     "SignalProcessed": _signal_processed,
 }

@@ -68,8 +68,6 @@ def read_step(data: Any, path: Path, kinds: Kinds, findings: Findings) -> ReadSt
     if when is not None and not isinstance(when, str | bool):
         fields.wrong("when", "`when` is an expression, true or false.")
         when = None
-    if fields.flag("needsApproval", False):
-        fields.wrong("needsApproval", "Approvals are not part of this version; leave `needsApproval` out.", on_key=True)
     step = make_part(
         Step,
         step_id=step_id or "",
@@ -82,6 +80,7 @@ def read_step(data: Any, path: Path, kinds: Kinds, findings: Findings) -> ReadSt
         timeout=fields.timeout(),
         step_class=fields.choice("class", StepClass.LIGHT),
         cancellable=fields.flag("cancellable", True),
+        needs_approval=fields.flag("needsApproval", False),
         secret_refs=fields.texts("secretRefs"),
         dispatch=fields.raw("dispatch"),
         fallback=fields.raw("fallback"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, read
 from runwright.core.net import Net
 
 CACHED = 64
+LARGE = 2000  # steps
 
 
 class PlanKeeper(Protocol):
@@ -30,17 +32,22 @@ class PlanStore:
         net = self._nets.get(sha256)
         if net is None:
             await self._keeper.keep_plan(sha256, body)
-            net = self._remember(sha256, Net(plan))
+            net = self._remember(sha256, await _net(plan))
         return sha256, net
 
     async def net(self, sha256: str) -> Net:
         known = self._nets.get(sha256)
         if known is not None:
             return known
-        return self._remember(sha256, Net(read_plan(await self._keeper.plan(sha256))))
+        return self._remember(sha256, await _net(read_plan(await self._keeper.plan(sha256))))
 
     def _remember(self, sha256: str, net: Net) -> Net:
         self._nets[sha256] = net
         while len(self._nets) > CACHED:
             self._nets.popitem(last=False)
         return net
+
+
+async def _net(plan: ExecutionPlan) -> Net:
+    """A plan's net; that of a large one is made in a thread, for others must not wait seconds for it."""
+    return Net(plan) if len(plan.steps) < LARGE else await asyncio.to_thread(Net, plan)

@@ -68,6 +68,7 @@ def _step(step: Step, kinds: Kinds) -> _Block:
         timeout=None if step.timeout is None else duration_text(step.timeout),
         **{"class": None if step.step_class is StepClass.LIGHT else str(step.step_class)},
         cancellable=None if step.cancellable else False,
+        needsApproval=True if step.needs_approval else None,
         secretRefs=list(step.secret_refs) or None,
         dispatch=step.dispatch,
         fallback=step.fallback,

@@ -59,6 +59,7 @@ class RunDriver:
             self.created.set_result(None)
         self._inbox: list[Fact] = []
         self._under_way: list[Fact] = []  # being appended
+        self.was_lost = False  # it was left because it may not be ours any more
         self.room_matters = False  # it waits for room, or was told that there is some
         self._awake = False  # there is something to do
         self._sleep: asyncio.Future[None] | None = None
@@ -107,7 +108,8 @@ class RunDriver:
             if not self.created.done():
                 self.created.set_exception(error)  # whoever wanted the run made is told
             elif isinstance(error, RunwrightError) and error.code in NO_LONGER_OURS:
-                logger.warning("Run %s is driven by another process now: %s", self.run.run_id, error.code)
+                logger.warning("Run %s is left: %s", self.run.run_id, error)
+                self.was_lost = True
             else:
                 raise
         finally:

@@ -231,6 +231,7 @@ class Engine:
         if (other := self._drivers.get(run.run_id)) is not None:
             await asyncio.wait([other.created])
             raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"There is a run {run.run_id!r} already.")
+        await self.keeper.ensure()  # a large plan may have kept us busy for longer than a lease lasts
         driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False)
         self._drive(driver)
         await driver.created
@@ -312,6 +313,8 @@ class Engine:
         elif driver.status in ENDED:
             self._finished(run_id, driver)
         elif run_id not in self._parked and not driver.created.cancelled():
+            if driver.was_lost:
+                self.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
             self._left(run_id)
 
     def _broken(self, driver: RunDriver, error: BaseException) -> None:

@@ -107,6 +107,24 @@ class WaitBegan:
     def give_up(self, error: RunwrightError) -> None: ...
 
 
+class Asked:
+    """A step that waits for somebody: what for is in the log from here on."""
+
+    def __init__(self, path: str, attempt: int, event_type: str, question: msgspec.Struct) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.event_type = event_type
+        self.question = question
+
+    def apply(self, decider: Decider) -> None:
+        if self.path not in decider.work.awaits and is_under_way(decider, self.path, self.attempt):
+            decider.say(self.event_type, self.path, self.attempt, self.question)
+
+    def durable(self) -> None: ...
+
+    def give_up(self, error: RunwrightError) -> None: ...
+
+
 class CheckpointAsked:
     def __init__(self, path: str, attempt: int, state: bytes, answer: Callable[[Exception | None], None]) -> None:
         self.path = path

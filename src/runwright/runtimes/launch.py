@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.refs import ErrorInfo
+from runwright.contract.timestamps import from_micros
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
@@ -21,7 +23,7 @@ from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 
 from .executor import Outcome, Work
-from .facts import CheckpointAsked, StepEnded, WaitBegan, is_under_way
+from .facts import Asked, CheckpointAsked, StepEnded, WaitBegan, is_under_way
 from .work import Execution
 
 if TYPE_CHECKING:
@@ -79,6 +81,9 @@ class Launcher:
             more["step"] = {"id": path, "attempt": attempt}
             tool, inputs = self._prepare(node, more)
             lane = tool.lane(inputs, node.step)
+            if lane is Lane.ASK:
+                self._ask(node, path, attempt, tool, inputs)
+                return
             if lane is Lane.TIMER:
                 self._wait(node, path, attempt, self._engine.due_at(tool, inputs))
                 return
@@ -98,6 +103,12 @@ class Launcher:
         running.execution = self._engine.executor.start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    def _ask(self, node: Node, path: str, attempt: int, tool: Tool, inputs: Any) -> None:
+        timeout = node.step.timeout
+        expires = None if timeout is None else from_micros(self._engine.clock.now() + int(timeout * 1e6))
+        question: Callable[[Any, str | None], tuple[str, msgspec.Struct]] = getattr(tool, "question")  # noqa: B009
+        self._driver.tell(Asked(path, attempt, *question(inputs, expires)))
 
     def _wait(self, node: Node, path: str, attempt: int, due: int) -> None:
         timeout = node.step.timeout

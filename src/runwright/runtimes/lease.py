@@ -50,6 +50,19 @@ class LeaseKeeper:
         if self._clock.monotonic() > self._good_until:
             raise RunwrightError(ErrorCode.STALE_FENCE, "The lease of this process has ended.")
 
+    async def ensure(self) -> None:
+        """Make sure that the lease is good: it may have run out while this process was kept from renewing it."""
+        if self.is_good or self.lease is None:
+            return
+        asked = self._clock.monotonic()
+        try:
+            self.lease = await self._log.renew_lease(self.lease)
+            self._good_until = asked + self._ttl * 0.9
+        except RunwrightError as error:
+            if error.code != ErrorCode.LEASE_LOST:
+                raise
+            await self.begin_anew(error)
+
     async def keep(self) -> None:
         """Renew for ever; when the lease is lost, say so and begin a new life."""
         while True:

@@ -54,4 +54,5 @@ def under_way(decider: Decider) -> list[tuple[str, int]]:
             for index in loop.running:
                 path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))
                 found.append((path, loop.attempts.get(index, 1)))
-    return [(path, attempt) for path, attempt in found if path not in decider.work.due_at]
+    waiting = decider.work.due_at.keys() | decider.work.awaits.keys()
+    return [(path, attempt) for path, attempt in found if path not in waiting]

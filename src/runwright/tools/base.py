@@ -20,6 +20,7 @@ class Lane(StrEnum):
 
     INLINE = "inline"  # at once, in the driver: for what takes no time
     TIMER = "timer"  # nowhere: the driver completes the step when its time has come
+    ASK = "ask"  # nowhere: the driver completes the step when somebody answers, or an event comes
     TOOL_LOOP = "tool loop"  # a coroutine of ours, on a loop that no user code can block
     STEP_LOOP = "step loop"  # a coroutine of the user's, on the loop for such
     THREAD = "thread"

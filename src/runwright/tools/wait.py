@@ -1,4 +1,4 @@
-"""A step that ends when its time has come. Nothing runs meanwhile: the driver keeps the time."""
+"""A step that ends when its time has come, or an event. Nothing runs meanwhile: the driver keeps the time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from runwright.contract import payloads
 from runwright.contract.plan import Step
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.plans.durations import NoDuration, read_duration
@@ -16,6 +17,8 @@ from .base import Lane, StepContext, StepError, is_open
 class WaitInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     duration: str | float | None = None
     until: str | None = None
+    event: str | None = None
+    key: str | None = None
 
 
 class WaitTool:
@@ -23,8 +26,14 @@ class WaitTool:
     inputs = WaitInputs
     main_input = "duration"
 
-    def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
+    def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         duration, until = inputs.get("duration"), inputs.get("until")
+        if inputs.get("event") is not None:
+            if duration is not None or until is not None:
+                return "A wait for an event has no `duration`; set the step's `timeout`."
+            return "An event cannot be waited for in a foreach." if step.foreach is not None else None
+        if inputs.get("key") is not None:
+            return "`key` belongs to an `event`."
         if (duration is None) == (until is None):
             return "Say how long to wait or until when: exactly one of `duration` and `until`."
         if duration is not None:
@@ -32,7 +41,11 @@ class WaitTool:
         return None if is_open(until) else _until_trouble(until)
 
     def lane(self, inputs: WaitInputs, step: Step) -> Lane:  # noqa: ARG002
-        return Lane.TIMER
+        return Lane.TIMER if inputs.event is None else Lane.ASK
+
+    def question(self, inputs: WaitInputs, expires_at: str | None) -> tuple[str, msgspec.Struct]:
+        """The event that says what is waited for."""
+        return "StepDelayed", payloads.StepDelayed(expires_at, "event", event=inputs.event, key=inputs.key)
 
     def run(self, inputs: WaitInputs, context: StepContext) -> None:
         """Nothing is left to do once the time has come."""
