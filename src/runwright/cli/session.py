@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tomllib
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
@@ -58,13 +57,9 @@ class Session:
 
 
 def _configured(name: str) -> str | None:
-    path = Path("runwright.toml")
-    if not path.exists():
-        return None
-    try:
-        value = tomllib.loads(path.read_text()).get(name)
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
-        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"runwright.toml cannot be read: {error}.") from None
+    from runwright.control.settings import read_settings
+
+    value = read_settings().get(name)
     return value if isinstance(value, str) else None
 
 

@@ -18,8 +18,10 @@ from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
 from runwright.tools.registry import builtin_tools
+from runwright.tools.secrets import provider_from
 
 from .operations import Operations
+from .settings import settings_table
 
 
 def state_folder(store: str) -> Path:
@@ -50,6 +52,7 @@ async def open_operations(
             step_logs,
             new_owner(),
             settings or EngineSettings(),
+            provider_from(settings_table("secrets")),
         )
         await engine.open()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,8 +29,10 @@ from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.log.open import new_event
 from runwright.plans.load import plan_from_dict
+from runwright.plans.secrets import secret_refs
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
+from runwright.tools.secrets import SecretContext
 
 from .params import merge_params
 from .planfile import code_of, read_function, read_plan_file, source_of
@@ -98,6 +101,7 @@ class Operations:
     ) -> str:
         """Start a run, or take up the one that has this id. Returns once the start is durable."""
         merged = merge_params(plan, params or {})
+        await self._check_secrets(plan, SecretContext(tenant_id))
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         version = plan.metadata.plan_version or sha256
@@ -142,6 +146,21 @@ class Operations:
             await self._check_same(run, sha256, merged)
             await self.take_up(run_id)
         return run.run_id
+
+    async def _check_secrets(self, plan: ExecutionPlan, context: SecretContext) -> None:
+        """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs."""
+        wanted: dict[str, str] = {}
+        for step in plan.steps:
+            for name in (*step.secret_refs, *secret_refs(step.inputs)):
+                wanted.setdefault(name, step.step_id)
+        if not wanted:
+            return
+        for name in await asyncio.to_thread(self.engine.secrets.missing, list(wanted), context):
+            raise RunwrightError(
+                ErrorCode.SECRET_NOT_AVAILABLE,
+                f"Step {wanted[name]!r} needs the secret {name!r}, which is not there. "
+                "By default it is the environment variable of that name.",
+            )
 
     async def _check_same(self, run: RunIdentity, sha256: str, params: dict[str, Any]) -> None:
         run_id = run.run_id

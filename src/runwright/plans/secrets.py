@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from runwright.core.expressions import has_expression
@@ -76,6 +76,18 @@ def secret_refs(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in cast("list[Any]", value):
             yield from secret_refs(item)
+
+
+def with_secrets(value: Any, values: Mapping[str, str]) -> Any:
+    """A value with each `{secret: NAME}` in it replaced by what it stands for."""
+    if isinstance(value, dict):
+        mapping = cast("dict[str, Any]", value)
+        if is_secret_ref(mapping):
+            return values[mapping["secret"]]
+        return {key: with_secrets(item, values) for key, item in mapping.items()}
+    if isinstance(value, list | tuple):
+        return [with_secrets(item, values) for item in cast("list[Any]", value)]
+    return value
 
 
 def _names_a_secret(name: str) -> bool:

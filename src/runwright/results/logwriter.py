@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -43,18 +44,22 @@ class LogHome(Protocol):
     def note_failure(self, error: OSError) -> None: ...
 
 
+Masking = Callable[[bytes], bytes]
+
+
 class LogWriter:
     """The output of one attempt. Any thread may write. Most steps print nothing: until then it costs nothing."""
 
     __slots__ = (
-        "_alone", "_attempt", "_busy", "_closed", "_entity", "_files", "_home", "_lines", "_lock", "_process",
+        "_alone", "_attempt", "_busy", "_closed", "_entity", "_files", "_home", "_lines", "_lock", "_mask", "_process",
         "_retry_at", "_run_id", "_waiting", "dropped",
     )  # fmt: skip
 
-    def __init__(self, home: LogHome, run_id: str, entity: str, attempt: int) -> None:
+    def __init__(self, home: LogHome, run_id: str, entity: str, attempt: int, mask: Masking | None = None) -> None:
         self.dropped = 0
         """Bytes that the disk did not take."""
         self._home = home
+        self._mask = mask  # hides secrets; then nothing is written before its line has ended
         self._run_id, self._entity, self._attempt = run_id, entity, attempt
         self._lock = threading.RLock()
         self._lines: LineBuffer | None = None
@@ -89,7 +94,10 @@ class LogWriter:
         with self._lock:
             if self._closed or self._busy or self._lines is None:
                 return self._waiting and not self._closed
-            self._waiting = self._lines.finish_lines(monotonic() - (0 if at_once else HOLD_BACK))
+            if self._mask is None:
+                self._waiting = self._lines.finish_lines(monotonic() - (0 if at_once else HOLD_BACK))
+            else:
+                self._waiting = False
             self._lines.empty()
             return self._waiting
 
@@ -115,6 +123,7 @@ class LogWriter:
 
     def _keep(self, block: bytes, since: str) -> None:
         assert self._files is not None
+        block = block if self._mask is None else self._mask(block)
         error = None
         if monotonic() >= self._retry_at:
             try:

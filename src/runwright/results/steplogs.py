@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .logfiles import safe_name
 from .logreader import LogLine, RunCursor, last_line
-from .logwriter import LogWriter
+from .logwriter import LogWriter, Masking
 
 __all__ = ["LogLine", "LogWriter", "StepLogs"]
 
@@ -38,9 +38,9 @@ class StepLogs:
         self._failure: OSError | None = None
         self._warned = False
 
-    def writer(self, run_id: str, entity: str, attempt: int) -> LogWriter:
+    def writer(self, run_id: str, entity: str, attempt: int, mask: Masking | None = None) -> LogWriter:
         """Where an attempt's output goes. Costs nothing until something is written."""
-        return LogWriter(self, run_id, entity, attempt)
+        return LogWriter(self, run_id, entity, attempt, mask)
 
     def read(self, run_id: str, entity: str | None = None, *, attempt: int | None = None) -> Iterator[LogLine]:
         """What has been written so far, by time. An entity stands for its iterations and tasks too."""

@@ -26,6 +26,7 @@ from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.values import Values
 from runwright.tools.base import Tool
+from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
 from .driver import RunDriver
 from .lease import LeaseKeeper, ends_with_loop
@@ -58,6 +59,7 @@ class Engine:
         step_logs: StepLogs,
         owner: str,
         settings: EngineSettings,
+        secrets: SecretsProvider | None = None,
     ) -> None:
         self.log = log
         self.clock = log.clock
@@ -70,6 +72,7 @@ class Engine:
         self.results = results
         self.step_logs = step_logs
         self.settings = settings
+        self.secrets: SecretsProvider = secrets or EnvironmentSecrets()
         self.drain_timeout = settings.drain_timeout
         self.cancel_deadline = settings.cancel_deadline
         self.park_after = int(settings.park_after * 1e6)
@@ -148,9 +151,10 @@ class Engine:
         return due(inputs, self.clock.now())
 
     def alert(self, alert: Alert) -> None:
-        self._errand(self.log.raise_alerts([alert]))
+        self.do(self.log.raise_alerts([alert]))
 
-    def _errand(self, work: Coroutine[Any, Any, Any]) -> None:
+    def do(self, work: Coroutine[Any, Any, Any]) -> None:
+        """See to something beside the runs themselves."""
         task = asyncio.create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
@@ -201,7 +205,7 @@ class Engine:
     def _unpark(self, run_id: str) -> None:
         del self._parked[run_id]
         self._arriving[run_id] = False  # from now on: a second signal must find the run here
-        self._errand(self._take_up_parked(run_id))
+        self.do(self._take_up_parked(run_id))
 
     async def _take_up_parked(self, run_id: str) -> None:
         try:
@@ -283,7 +287,7 @@ class Engine:
         decider.at(self.clock.now())
         cut_short = under_way(decider)
         if started.code is not None and run_id not in self._known:
-            self._errand(self.run_plans.compare_code(run_id, started.code))
+            self.do(self.run_plans.compare_code(run_id, started.code))
         decider.engine_attempt = max(1, decider.work.engine_attempt + bool(cut_short))
         if run_id in self._drivers:  # while we read
             return True
@@ -329,7 +333,7 @@ class Engine:
 
     def leave(self, driver: RunDriver) -> None:
         """Drive the run no longer, and claim it no longer; it is not due either: a person takes it up."""
-        self._errand(self.log.release_run(driver.run.run_id, driver.fence))
+        self.do(self.log.release_run(driver.run.run_id, driver.fence))
 
     def _left(self, run_id: str) -> None:
         """The run is not ours any more. If that is because our lease ended, it may be again with the next one."""

@@ -70,6 +70,7 @@ class _Isolated:
             attempt=context.attempt,
             engine_attempt=context.engine_attempt,
             restored=context.restored,
+            secrets=dict(context.secrets),
         )
 
     def _start(self, theirs: socket.socket) -> ChildProcess:

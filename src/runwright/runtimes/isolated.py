@@ -33,6 +33,7 @@ class Order(msgspec.Struct):
     attempt: int
     engine_attempt: int
     restored: Any = None
+    secrets: dict[str, str] = {}
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -84,6 +85,7 @@ def main(descriptor: int) -> None:
         attempt=order.attempt,
         engine_attempt=order.engine_attempt,
         restored=order.restored,
+        secrets=order.secrets,
         write=_write,
         save=parent.save,
     )

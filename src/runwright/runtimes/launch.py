@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
-from runwright.plans.secrets import secret_refs
+from runwright.plans.secrets import secret_refs, with_secrets
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
+from runwright.tools.secrets import Mask, SecretContext
 
 from .executor import Outcome, Work
 from .facts import Asked, CheckpointAsked, StepEnded, WaitBegan, is_under_way
@@ -38,7 +40,7 @@ STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 class _Running:
     """An attempt at work in this process."""
 
-    __slots__ = ("attempt", "began", "execution", "node", "overdue", "path")
+    __slots__ = ("attempt", "began", "execution", "mask", "node", "overdue", "path")
 
     def __init__(self, path: str, attempt: int, node: Node, began: float) -> None:
         self.path = path
@@ -47,6 +49,13 @@ class _Running:
         self.began = began
         self.execution: Execution | None = None
         self.overdue = False
+        self.mask: Mask | None = None  # where it was given secrets
+
+
+class _SecretsNeeded(Exception):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(names)
+        self.names = names
 
 
 class Launcher:
@@ -58,11 +67,13 @@ class Launcher:
         self._running: dict[str, _Running] = {}
         self._waiting: list[tuple[str, int]] = []  # for values that have to be fetched
         self.missing: dict[str, dict[str, Any]] = {}  # those values
+        self._asking: dict[str, int] = {}  # attempts that wait for secrets
+        self._secrets: dict[tuple[str, int], Mapping[str, str]] = {}  # those that came, until they are used
         self._stopping = self._abandoned = False
 
     @property
     def idle(self) -> bool:
-        return not self._running and not self._waiting
+        return not self._running and not self._waiting and not self._asking
 
     @property
     def count(self) -> int:
@@ -79,7 +90,7 @@ class Launcher:
         try:
             more = self._loop_scope(node, indexes) if indexes else {}
             more["step"] = {"id": path, "attempt": attempt}
-            tool, inputs = self._prepare(node, more)
+            tool, inputs, secrets = self._prepare(node, path, attempt, more)
             lane = tool.lane(inputs, node.step)
             if lane is Lane.ASK:
                 self._ask(node, path, attempt, tool, inputs)
@@ -87,6 +98,10 @@ class Launcher:
             if lane is Lane.TIMER:
                 self._wait(node, path, attempt, self._engine.due_at(tool, inputs))
                 return
+        except _SecretsNeeded as needed:
+            self._asking[path] = attempt
+            self._engine.do(self._get_secrets(path, attempt, needed.names))
+            return
         except Missing as missing:
             self._waiting.append((path, attempt))
             self.missing[missing.ref["sha256"]] = missing.ref
@@ -98,8 +113,9 @@ class Launcher:
             self._fail(path, attempt, StepError("STEP_RAISED", f"{type(error).__name__}: {error}"))
             return
         running = _Running(path, attempt, node, self._engine.clock.monotonic())
+        running.mask = Mask(secrets.values()) if secrets else None
         self._running[path] = running
-        work = Work(tool, lane, inputs, node.step, self._context(running, indexes))
+        work = Work(tool, lane, inputs, node.step, self._context(running, indexes, secrets))
         running.execution = self._engine.executor.start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
@@ -121,7 +137,10 @@ class Launcher:
         loop = decider.work.loops[node.step.step_id]
         return {node.step.foreach.item_name: items_of(decider, loop)[indexes[0]], "index": indexes[0]}
 
-    def _prepare(self, node: Node, more: dict[str, Any]) -> tuple[Tool, Any]:
+    def _prepare(
+        self, node: Node, path: str, attempt: int, more: dict[str, Any]
+    ) -> tuple[Tool, Any, Mapping[str, str]]:
+        """The step's tool, its inputs with all values in place, and the secrets it named."""
         tool = self._engine.tools.get(node.step.kind)
         if tool is None:
             raise RunwrightError(
@@ -129,19 +148,42 @@ class Launcher:
                 f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
             )
         filled = self._driver.decider.values.inputs(node, **more)
-        if (secret := next(secret_refs(filled), None)) is not None:
-            raise RunwrightError(
-                ErrorCode.SECRET_NOT_AVAILABLE, f"No provider of secrets is set up, so {secret!r} cannot be had."
-            )
+        named = list(dict.fromkeys([*node.step.secret_refs, *secret_refs(filled)]))
+        secrets: Mapping[str, str] = {}
+        if named:
+            if (path, attempt) not in self._secrets:
+                raise _SecretsNeeded(named)
+            secrets = self._secrets.pop((path, attempt))
+            filled = with_secrets(filled, secrets)
         try:
-            return tool, msgspec.convert(filled, tool.inputs)
+            return tool, msgspec.convert(filled, tool.inputs), secrets
         except msgspec.ValidationError as error:
-            raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, f"With its values filled in: {error}.") from None
+            detail = str(error) if not named else "a secret is not what the step takes there"
+            raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, f"With its values filled in: {detail}.") from None
 
-    def _context(self, running: _Running, indexes: tuple[int, ...]) -> StepContext:
+    async def _get_secrets(self, path: str, attempt: int, names: list[str]) -> None:
+        """Ask for secrets, which may take a while, then launch the step that needs them."""
+        run = self._driver.run
+        context = SecretContext(run.tenant_id, run.environment_id)
+        try:
+            values = await asyncio.to_thread(self._engine.secrets.resolve, names, context)
+        except RunwrightError as error:
+            trouble: RunwrightError | StepError = error
+        except Exception as error:
+            trouble = StepError("SECRET_NOT_AVAILABLE", f"The provider of secrets failed: {type(error).__name__}.")
+        else:
+            if self._asking.pop(path, None) == attempt:
+                self._secrets[path, attempt] = values
+                self.launch(path, attempt)
+            return
+        if self._asking.pop(path, None) == attempt:
+            self._fail(path, attempt, trouble)
+
+    def _context(self, running: _Running, indexes: tuple[int, ...], secrets: Mapping[str, str]) -> StepContext:
         decider, run_id = self._driver.decider, self._driver.run.run_id
         path, attempt = running.path, running.attempt
-        output = self._engine.step_logs.writer(run_id, path, attempt)
+        mask = None if running.mask is None else running.mask.data
+        output = self._engine.step_logs.writer(run_id, path, attempt, mask)
         saved = decider.work.checkpoints.get(checkpoint_owner(running.node.step.step_id, indexes))
         return StepContext(
             run_id=run_id,
@@ -151,12 +193,13 @@ class Launcher:
             restored=None if saved is None else msgspec.json.decode(saved),
             write=output.write,
             end_output=output.close,
-            save=partial(self._save, path, attempt),
+            save=partial(self._save, path, attempt, running.mask),
+            secrets={name: secrets[name] for name in running.node.step.secret_refs},
         )
 
-    def _save(self, path: str, attempt: int, state: Any) -> None:
+    def _save(self, path: str, attempt: int, mask: Mask | None, state: Any) -> None:
         """Called by the step, wherever it runs: wait until the checkpoint is durable."""
-        body = encode_result(state)
+        body = encode_result(state) if mask is None else mask.json(encode_result(state))
         if len(body) > LARGEST_CHECKPOINT:
             raise RunwrightError(
                 ErrorCode.PAYLOAD_TOO_LARGE,
@@ -187,14 +230,17 @@ class Launcher:
         self._engine.room_is_free(running.node.step.step_class)
         if self._abandoned:
             return
-        error = outcome.error
+        error, result = outcome.error, outcome.result
+        if running.mask is not None:
+            error = None if error is None else _masked(error, running.mask)
+            result = None if result is None else running.mask.json(result)
         if error is not None and running.overdue:
             error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.node.step.timeout:g} s.", True, "timeout")
         if self._stopping and error is not None:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
         took = (self._engine.clock.monotonic() - running.began) * 1000
-        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), outcome.result, error))
+        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), result, error))
 
     def _time_is_up(self, running: _Running) -> None:
         if self._running.get(running.path) is running and running.execution is not None:
@@ -207,6 +253,7 @@ class Launcher:
         """Stop everything that runs."""
         self._stopping = True
         self._waiting.clear()
+        self._asking.clear()
         for running in list(self._running.values()):
             if running.execution is None:
                 continue
@@ -249,3 +296,8 @@ class Launcher:
         waiting, self._waiting = self._waiting, []
         for path, attempt in waiting:
             self.launch(path, attempt)
+
+
+def _masked(error: ErrorInfo, mask: Mask) -> ErrorInfo:
+    message = None if error.message is None else mask.text(error.message)
+    return msgspec.structs.replace(error, message=message, code=None if error.code is None else mask.text(error.code))

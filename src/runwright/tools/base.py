@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
 from hashlib import sha256
@@ -59,6 +59,7 @@ class StepContext:
         write: Callable[[str, bytes], None],
         save: Callable[[Any], None],
         end_output: Callable[[], None] = _nothing,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -68,6 +69,7 @@ class StepContext:
         self.grace = 5.0  # seconds between being asked to stop and being stopped by force
         self.write = write  # (stream, bytes): output for the step's log
         self.end_output = end_output  # called where the step ran, before anybody is told that it ended
+        self.secrets: Mapping[str, str] = secrets or {}  # those that the step names, by name
         self._save = save
 
     @property
@@ -102,6 +104,7 @@ class StepContext:
             "RUNWRIGHT_STEP_ID": self.step_id,
             "RUNWRIGHT_ATTEMPT": str(self.attempt),
             "RUNWRIGHT_IDEMPOTENCY_TOKEN": self.idempotency_token,
+            **self.secrets,
         }
 
 
