@@ -22,13 +22,17 @@ FOLDER = Path(schemas.__file__).parent / "json_schemas"
 # What an event may leave out, and why.
 MAY_MISS: dict[str, set[str]] = {
     "RunQueued": {"originRunId", "forkedFromSeq"},  # of a run that comes from another
-    "RunStarted": {"validationReport", "degraded", "source"},  # where there is something to report; a plan from a file
+    "RunStarted": {"validationReport", "degraded", "source", "code"},  # something to report; a plan from a file
     "StepStarted": {"forcedBy"},  # by a signal
     "StepCompleted": {"result", "resultRef", "artifactRefs"},  # null; beyond 64 KiB; where there are any
     "StepFailed": {"artifactRefs"},
     "StepSkipped": {"signalId", "originRunId", "result", "resultRef", "artifactRefs"},
     "StepRetryScheduled": {"signalId"},
+    "StepDelayed": {"event", "key"},  # where it waits for one
     "StepOverridden": {"newTarget"},
+    "ApprovalRequested": {"expiresAt", "approvers", "fields", "by", "answer", "reason", "signalId"},
+    "ApprovalGranted": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
+    "ApprovalDenied": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "LoopStarted": {"items", "itemsRef", "carriedOver"},  # one of the first two
     "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error"},
     "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error"},
@@ -88,6 +92,17 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
             {"id": "rest", "noop": {}},
         ],
     }
+    asks = {
+        "plan": "asks",
+        "onFailure": "continue",
+        "steps": [{"id": "a", "approval": "?"}, {"id": "b", "approval": "?"}],
+    }
+    asked = await operations.start(operations.load(asks))
+    for step, kind in (("a", "DENY"), ("b", "APPROVE")):
+        await event(operations, asked, "ApprovalRequested", step)
+        await operations.signal(asked, kind)
+    await ended(operations, asked)
+
     failed = await run(operations, failing)
     retried = await operations.signal(failed.run_id, "RETRY_RUN")
     assert retried.new_run_id is not None
@@ -106,7 +121,7 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
         await ended(operations, run_id)
         stopped.append(run_id)
     late = await run(operations, {"plan": "late", "timeout": "0.2s", "steps": [{"id": "a", "python": held(never)}]})
-    run_ids = [first, failed.run_id, retried.new_run_id, *stopped, late.run_id]
+    run_ids = [first, asked, failed.run_id, retried.new_run_id, *stopped, late.run_id]
     return [record for run_id in run_ids for record in await operations.log.read(run_id)]
 
 
@@ -134,6 +149,9 @@ def test_the_runs_write_every_type_that_the_engine_has(records: list[rw.RunEvent
         "StepRetryScheduled",
         "StepDelayed",
         "StepOverridden",
+        "ApprovalRequested",
+        "ApprovalGranted",
+        "ApprovalDenied",
         "LoopStarted",
         "LoopDone",
         "LoopIterationStarted",

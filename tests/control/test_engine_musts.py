@@ -362,6 +362,7 @@ PAYLOADS: dict[str, dict[str, Any]] = {
     "SKIP_STEP": {"stepId": "a"},
     "UPDATE_PARAMS": {"params": {}},
     "INJECT_OVERRIDE": {"stepId": "a", "override": {}},
+    "EVENT": {"name": "paid"},
     "EMERGENCY_STOP": {"reason": "fire"},
     "ESCALATE_ALERT": {"level": "P1"},
 }
@@ -374,6 +375,9 @@ MAY = {
     "RETRY_RUN": {"Engineer", "Admin"},
     "UPDATE_PARAMS": {"Admin"},
     "INJECT_OVERRIDE": {"Admin"},
+    "APPROVE": {"Operator", "Engineer", "Admin"},
+    "DENY": {"Operator", "Engineer", "Admin"},
+    "EVENT": {"Operator", "Engineer", "Admin"},
     "EMERGENCY_STOP": {"Admin"},
     "ESCALATE_ALERT": {"System"},
 }

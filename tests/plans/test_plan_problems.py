@@ -105,7 +105,7 @@ STEP_MISTAKES = [
     ("id: a\nnoop:\nclass: hevy", "7:12", "one of light, heavy, isolation. Did you mean 'heavy'?"),
     ("id: a\nnoop:\ntimeout: 0s", "7:14", "longer than 0"),
     ("id: a\nnoop:\ntimeout: -1", "7:14", "between 0 and a hundred years"),
-    ("id: a\nnoop:\nneedsApproval: true", "7:5", "Approvals are not part of this version"),
+    ("id: a\nnoop:\nneedsApproval: maybe", "7:20", "true or false"),
     ("id: a\nnoop:\nretry: 3", "7:12", "`retry` is a mapping"),
     ("id: a\nnoop:\nretry: {maxAttempts: 1001}", "7:26", "from 1 to 1,000"),
     ("id: a\nnoop:\nretry: {maxAttempts: true}", "7:26", "from 1 to 1,000"),

@@ -19,7 +19,7 @@ NOW = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
 def test_every_tool_is_known_by_its_kind() -> None:
     tools = builtin_tools()
-    assert set(tools) == {"noop", "python", "shell", "wait"}
+    assert set(tools) == {"approval", "noop", "python", "shell", "wait"}
     assert all(tool.kind == kind for kind, tool in tools.items())
 
 
