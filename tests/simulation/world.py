@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,48 +16,8 @@ from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Outcome, Work
+from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
-
-BEGIN = 1_780_000_000_000_000
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while there is work, and jumps to the next alarm when there is none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._virtual = 0.0
-
-    def time(self) -> float:
-        return self._virtual
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self._virtual = max(self._virtual, self._scheduled[0]._when)
-        super()._run_once()
-
-
-class VirtualClock:
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-        self.offset = 0  # a wall clock may be set
-
-    def now(self) -> int:
-        return BEGIN + self.offset + int(self._loop.time() * 1e6)
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class SeededIds:
-    def __init__(self, seed: random.Random) -> None:
-        self._random = seed
-
-    def event_id(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
 
 class Killed(BaseException):

@@ -7,7 +7,7 @@ ended. The net is the same for every run of a plan; what is going on in one run 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ class Node(msgspec.Struct):
     needs: tuple[int, ...]
     mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
     constant: bool  # its inputs hold no expression
+    secrets: bool  # they name a secret, or may do so once they are filled in
     needed_by: list[int] = []
     follows: int | None = None
     followed_by: int | None = None
@@ -41,7 +42,9 @@ class Net:
         for number, step in enumerate(plan.steps):
             needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
             mentions = mentioned_steps(_texts(step))
-            self.nodes.append(Node(number, step, needs, mentions, not any_expression(step.inputs)))
+            constant = not any_expression(step.inputs)
+            secrets = bool(step.secret_refs) or not constant or _names_secret(step.inputs)
+            self.nodes.append(Node(number, step, needs, mentions, constant, secrets))
         for node in self.nodes:
             for source in node.needs:
                 self.nodes[source].needed_by.append(node.index)
@@ -63,6 +66,14 @@ class Net:
     def node(self, step_id: str) -> Node | None:
         number = self.index.get(step_id)
         return None if number is None else self.nodes[number]
+
+
+def _names_secret(value: Any) -> bool:
+    """Whether a mapping called `secret` is anywhere inside; what it is to be called is the plans' business."""
+    if isinstance(value, dict):
+        mapping = cast("dict[str, Any]", value)
+        return "secret" in mapping or any(map(_names_secret, mapping.values()))
+    return isinstance(value, list | tuple) and any(map(_names_secret, cast("list[Any]", value)))
 
 
 def _texts(step: Step) -> list[Any]:

@@ -22,6 +22,7 @@ from .intake import Request
 from .judge import Fence, Group
 from .leases import lease_lost, lives, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .news import News
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
 from .prepare import identity
 
@@ -37,6 +38,7 @@ class _Run:
 class MemoryLog(RunLog):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._news = News(self.clock, None)  # nobody else can write here
         self._runs: dict[str, _Run] = {}
         self._by_key: list[_Run] = []
         self._order: list[tuple[_Run, StoredEvent]] = []

@@ -30,7 +30,7 @@ from .rows import alert_from, alert_row, lease_row, run_identity, run_row
 logger = logging.getLogger("runwright.log")
 
 LANES = 2  # one thinks while the other commits; more would only make their groups smaller
-NOTIFY_SECONDS = 0.01
+NOTIFY_SECONDS = 0.05
 LOOK_EVERY = 40  # polls of the news, between two looks that need no notification
 CHANNEL = "runwright_log"
 
@@ -89,7 +89,7 @@ class PostgresLog(RunLog):
     # News
 
     def _wrote(self) -> None:
-        """Tell waiters here at once, and other processes soon: one notification for all that comes in 10 ms."""
+        """Tell waiters here at once, and other processes soon: one notification for all that comes in 50 ms."""
         self._news.tell()
         self._untold = True
         if self._notifier is None or self._notifier.done():

@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
@@ -81,6 +79,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._open_runs = OpenRuns()
         self._connection: Connection | None = None
+        self._append_one: Any = None  # a statement of that connection's
         self._leases: dict[str, LeaseRow] = {}
         self._leases_until = 0
         self._under_way: list[tuple[Unit, Request]] = []
@@ -124,6 +123,7 @@ class Lane:
                 if self._connection is None or self._connection.is_closed():
                     connection = self._connection = await connect(self._url, self._patience)
                     await connection.execute(self._sql["prepare_lane"])
+                    self._append_one = await connection.prepare(self._sql["append_one"])
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
                 overtaken = await self._commit_group([unit for unit, _ in self._under_way], overtaken)
@@ -266,8 +266,10 @@ class Lane:
     async def _store(self, group: Group, changed: list[OpenRun], now: int) -> dict[int, int]:
         """Send the group; gives back the runs that won, by their place in `changed`, with their keys."""
         assert self._connection is not None
-        if len(changed) == 1 and changed[0].exists and not group.alerts:
-            return await self._store_one(changed[0])
+        first = changed[0]
+        stays = first.exists and first.state.summary.status == first.stored_status
+        if len(changed) == 1 and stays and not group.alerts:
+            return await self._store_one(first)
         known, fresh, events = _Known(), list[tuple[Any, ...]](), _Events()
         counts: dict[int, int] = {}
         for number, run in enumerate(changed):
@@ -302,14 +304,14 @@ class Lane:
 
     async def _store_one(self, run: OpenRun) -> dict[int, int]:
         assert self._connection is not None
-        summary, events = run.state.summary, run.fresh.values()
-        rows = await self._connection.fetch(
-            self._sql["append_one"],
-            *(shard_of(run.run_id), len(events)),
+        events = _Events()
+        for place, event in enumerate(run.fresh.values(), 1):
+            events.add(0, place, event)
+        rows = await self._append_one.fetch(
+            *(shard_of(run.run_id), len(run.fresh)),
             *(run.run_key, run.stored_seq, run.edition, run.owner, run.epoch),
-            *(run.seq, run.head, run.persisted_at, summary.status, encode_summary(summary)),
-            *(summary.provider, summary.workflow_id, summary.provider_run_id, summary.status in ENDED),
-            *zip(*(msgspec.structs.astuple(event) for event in events), strict=True),
+            *(run.seq, run.head, run.persisted_at, encode_summary(run.state.summary)),
+            *events.columns(),
         )
         return {0: run.run_key} if rows else {}
 

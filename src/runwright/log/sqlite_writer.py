@@ -207,10 +207,10 @@ class SqliteWriter:
             for run_id in group.run_ids():
                 self._open_runs.drop(run_id)
             raise
+        self._on_loop(self._wake, requests, True)  # first of all: they have waited long enough
         for run in changed:
             self._open_runs.settle(run)
             self._verified[run.run_id] = self._generation
-        self._on_loop(self._wake, requests, True)  # last: whoever wakes wants the interpreter for itself
 
     def _commit(self) -> None:
         self._cursor.execute("COMMIT")

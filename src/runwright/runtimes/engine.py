@@ -33,7 +33,7 @@ from .lease import LeaseKeeper, ends_with_loop
 from .restore import restore, under_way
 from .runplans import RunPlans
 from .settings import EngineSettings
-from .timers import Timers
+from .timers import LONGEST_SLEEP, Timers
 from .work import Executing
 
 logger = logging.getLogger("runwright.engine")
@@ -44,11 +44,10 @@ RECOVER_POLL = 1.0
 WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
 GIVEN_BACK_MICROS = 60_000_000
+FOR_EVER = 1e9  # seconds
 
 
 class Engine:
-    provider = "embedded"
-
     def __init__(
         self,
         log: RunLog,
@@ -60,6 +59,7 @@ class Engine:
         owner: str,
         settings: EngineSettings,
         secrets: SecretsProvider | None = None,
+        provider: str = "embedded",
     ) -> None:
         self.log = log
         self.clock = log.clock
@@ -72,16 +72,20 @@ class Engine:
         self.results = results
         self.step_logs = step_logs
         self.settings = settings
+        self.provider = provider
         self.secrets: SecretsProvider = secrets or EnvironmentSecrets()
         self.drain_timeout = settings.drain_timeout
         self.cancel_deadline = settings.cancel_deadline
         self.park_after = int(settings.park_after * 1e6)
         self.write_budget = log.write_budget
-        self.keeper = LeaseKeeper(log, self.clock, owner, settings.lease_ttl, self._lease_lost)
+        ttl = FOR_EVER if settings.alone else settings.lease_ttl
+        self.keeper = LeaseKeeper(log, self.clock, owner, ttl, self._lease_lost)
         self.check_lease = self.keeper.check
         sleep = self._sleeping
-        self.timers = Timers(self.clock.now, 1e-6, sleep)  # by the wall clock: when something is due
-        self.alarms = Timers(self.clock.monotonic, 1.0, sleep)  # by a clock that is never set: how long something took
+        longest = FOR_EVER if settings.alone else LONGEST_SLEEP
+        # By the wall clock: when something is due. By a clock that is never set: how long something took.
+        self.timers = Timers(self.clock.now, 1e-6, sleep, longest)
+        self.alarms = Timers(self.clock.monotonic, 1.0, sleep, longest)
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: dict[str, int | None] = {}
@@ -106,7 +110,9 @@ class Engine:
     async def open(self) -> None:
         await self.keeper.acquire()
         self._signals_seen = await self.log.end_cursor()
-        works = [self.timers.run(), self.alarms.run(), self.keeper.keep(), self._watch_signals(), self._claim_wanted()]
+        works = [self.timers.run(), self.alarms.run()]
+        if not self.settings.alone:
+            works += [self.keeper.keep(), self._watch_signals(), self._claim_wanted()]
         if self.settings.recover:
             works.append(self._take_over())
         for work in works:

@@ -148,7 +148,9 @@ class Launcher:
                 f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
             )
         filled = self._driver.decider.values.inputs(node, **more)
-        named = list(dict.fromkeys([*node.step.secret_refs, *secret_refs(filled)]))
+        named: list[str] = []
+        if node.secrets or node.step.step_id in self._driver.decider.work.overrides:
+            named = list(dict.fromkeys([*node.step.secret_refs, *secret_refs(filled)]))
         secrets: Mapping[str, str] = {}
         if named:
             if (path, attempt) not in self._secrets:

@@ -14,9 +14,11 @@ class EngineSettings:
         cancel_deadline: float = 60.0,
         park_after: float = 2.0,
         recover: bool = False,
+        alone: bool = False,
     ) -> None:
         self.lease_ttl = lease_ttl
         self.drain_timeout = drain_timeout  # seconds a pause waits for running steps
         self.cancel_deadline = cancel_deadline  # seconds a cancel waits for steps that must not be interrupted
         self.park_after = park_after  # a run with nothing to do for longer is dropped from memory
         self.recover = recover  # take over runs whose process died
+        self.alone = alone  # nobody else uses the store: nothing is polled, and no lease can be lost

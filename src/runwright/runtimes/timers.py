@@ -16,11 +16,16 @@ class Timers:
     called looks whether there still is something to do."""
 
     def __init__(
-        self, read: Callable[[], float], seconds: float, sleep: Callable[[float], asyncio.Future[None]]
+        self,
+        read: Callable[[], float],
+        seconds: float,
+        sleep: Callable[[float], asyncio.Future[None]],
+        longest: float = LONGEST_SLEEP,
     ) -> None:
         self._read = read
         self._seconds = seconds
         self._sleep = sleep
+        self._longest = longest
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._earlier = asyncio.Event()
@@ -40,7 +45,7 @@ class Timers:
                 await self._earlier.wait()
                 continue
             self._earlier.clear()
-            pause = self._sleep(min(LONGEST_SLEEP, (self._heap[0][0] - now) * self._seconds))
+            pause = self._sleep(min(self._longest, (self._heap[0][0] - now) * self._seconds))
             earlier = asyncio.ensure_future(self._earlier.wait())
             await asyncio.wait([pause, earlier], return_when=asyncio.FIRST_COMPLETED)
             for waiter in (pause, earlier):

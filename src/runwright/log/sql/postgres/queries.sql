@@ -92,36 +92,34 @@ written AS (
 SELECT n, run_key FROM landed;
 
 -- name: append_one
--- The same for one run that exists, which is what a run that is driven alone sends with every step. It gives back
--- the run once an event, or nothing if it has moved on.
+-- The same for one run that exists and stays in its status, which is what a run that is driven alone sends with every
+-- step. It gives back the run once an event, or nothing if it has moved on.
 WITH tick AS (
     UPDATE shard SET pos = pos + $2::integer WHERE shard = $1::smallint RETURNING shard, pos - $2::integer AS base
 ),
 won AS (
-    UPDATE run
-    SET last_seq = $8, head = $9, persisted_at = $10, status = $11, summary = $12, provider = $13,
-        workflow_id = $14, provider_run_id = $15,
-        owner = CASE WHEN $16::boolean THEN NULL ELSE run.owner END,
-        epoch = CASE WHEN $16::boolean THEN NULL ELSE run.epoch END,
-        wake_at = CASE WHEN $16::boolean THEN NULL ELSE run.wake_at END
+    UPDATE run SET last_seq = $8, head = $9, persisted_at = $10, summary = $11
     FROM tick
     WHERE run.run_key = $3 AND run.last_seq = $4 AND run.edition = $5
       AND run.owner IS NOT DISTINCT FROM $6 AND run.epoch IS NOT DISTINCT FROM $7
     RETURNING run.run_key, tick.shard, tick.base
 )
-INSERT INTO event (run_key, shard, pos, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id,
+INSERT INTO event (run_key, run_seq, shard, pos, event_id, event_type, schema_version, step_id, engine_attempt_id,
                    logical_attempt_id, idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id,
-                   traceparent, payload, payload_digest, hash)
-SELECT won.run_key, won.shard, won.base + e.place, e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id,
-       e.engine_attempt_id, e.logical_attempt_id, e.idempotency_key, e.emitted_at, e.persisted_at, e.emitted_by,
-       e.foreign_event_id, e.traceparent, e.payload, e.payload_digest, e.hash
-FROM won, unnest($17::bigint[], $18::bytea[], $19::text[], $20::integer[], $21::text[], $22::integer[],
-                 $23::integer[], $24::bytea[], $25::text[], $26::bigint[], $27::text[], $28::text[], $29::text[],
-                 $30::bytea[], $31::bytea[], $32::bytea[])
+                   traceparent, payload, hash)
+SELECT won.run_key, e.run_seq, won.shard, won.base + e.place,
+       substring($19::bytea FROM (16 * e.i - 15)::integer FOR 16), e.event_type, e.schema_version, e.step_id,
+       e.engine_attempt_id, e.logical_attempt_id, substring($20::bytea FROM (32 * e.i - 31)::integer FOR 32),
+       e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
+       substring($21::bytea FROM (32 * e.i - 31)::integer FOR 32)
+FROM won, unnest(string_to_array($12, ',')::integer[], string_to_array($13, ',')::integer[],
+                 string_to_array($14, ',')::bigint[], string_to_array($15, ',')::integer[],
+                 string_to_array($16, ',')::integer[], string_to_array($17, ',')::integer[],
+                 string_to_array($18, ',')::bigint[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[],
+                 $27::text[], $28::bytea[])
     WITH ORDINALITY
-    AS e (run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id,
-          idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload,
-          payload_digest, hash, place)
+    AS e (n, place, run_seq, schema_version, engine_attempt_id, logical_attempt_id, persisted_at, event_type,
+          step_id, emitted_at, emitted_by, foreign_event_id, traceparent, payload, i)
 RETURNING run_key;
 
 -- name: find_runs
