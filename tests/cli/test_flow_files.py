@@ -92,3 +92,10 @@ def test_a_name_that_something_else_has_is_refused(shell: Shell) -> None:
     write(shell, FLOW, "flows/json.py")
     shell("run", "flows/json.py", "--param", "name=x", exits=2)
     assert "Rename the file" in shell.stderr
+
+
+def test_a_plan_is_played_without_carrying_anything_out(shell: Shell) -> None:
+    write(shell, "plan: p\nsteps:\n  - {id: a, shell: 'touch was-here; exit 1'}\n  - {id: b, noop: {}}\n", "plan.yaml")
+    assert "COMPLETED  p" in shell("run", "plan.yaml", "--runtime", "mock", "--run-id", "played")
+    assert not (shell.folder / "was-here").exists()
+    assert '"engineType":"mock"' in shell("events", "played", "--json")

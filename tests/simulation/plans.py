@@ -19,10 +19,16 @@ def random_plan(dice: random.Random) -> ExecutionPlan:
     for number in range(dice.randint(1, 9)):
         earlier = [step.step_id for step in steps]
         needs = dice.sample(earlier, min(len(earlier), dice.choice((0, 1, 1, 2)))) if order is Order.GRAPH else []
-        kind = dice.choice(("noop", "noop", "noop", "wait"))
-        inputs: dict[str, Any] = {"duration": dice.choice((0, 0.3, 5.0))} if kind == "wait" else {}
+        kind = dice.choice(("noop", "noop", "noop", "noop", "wait", "approval", "event"))
+        inputs: dict[str, Any] = {}
+        if kind == "wait":
+            inputs = {"duration": dice.choice((0, 0.3, 5.0))}
+        elif kind == "approval":
+            inputs = {"prompt": "Go on?"}
+        elif kind == "event":
+            inputs, kind = {"event": dice.choice(("one", "two"))}, "wait"
         foreach = None
-        if dice.random() < 0.25:
+        if kind == "noop" and dice.random() < 0.3:
             foreach = Foreach(list(range(dice.randint(0, 6))), "item", dice.choice((1, 2, 16)))
         steps.append(
             Step(
@@ -35,6 +41,7 @@ def random_plan(dice: random.Random) -> ExecutionPlan:
                 retry=Retry(max_attempts=dice.choice((1, 2, 3)), initial=dice.choice((0.0, 0.2, 4.0))),
                 timeout=dice.choice((None, None, 1.0)),
                 cancellable=dice.random() < 0.8,
+                needs_approval=kind == "noop" and dice.random() < 0.1,
             )
         )
     return ExecutionPlan(
@@ -66,6 +73,23 @@ async def check_ended_run(world: World, plan: ExecutionPlan, run_id: str) -> Non
         assert snapshot.root_cause is not None, told
     check_signals(records, told)
     check_order(plan, records, told)
+    check_approvals(plan, records, told)
+    assert (await log.find_run(run_id)).summary.waiting_approvals == 0, told
+
+
+def check_approvals(plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
+    """Nothing that needs a yes goes on without one, unless an operator did without the step."""
+    granted: set[tuple[str | None, int]] = set()
+    for record in records:
+        step = next((step for step in plan.steps if step.step_id == record.step_id), None)
+        if record.event_type == "ApprovalGranted":
+            granted.add((record.step_id, record.logical_attempt_id))
+        if step is None:
+            continue
+        if record.event_type == "StepCompleted" and step.kind == "approval":
+            assert (record.step_id, record.logical_attempt_id) in granted, told
+        if record.event_type == "StepCompleted" and step.needs_approval:
+            assert record.step_id in {path for path, _ in granted}, told
 
 
 def check_signals(records: list[rw.RunEventRecord], told: str) -> None:

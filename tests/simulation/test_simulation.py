@@ -18,7 +18,18 @@ from plans import ENDED, check_ended_run, random_plan
 
 SEEDS = {"quick": 40, "full": 200, "soak": 2500}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 20
-SIGNALS = ("PAUSE", "RESUME", "RESUME", "RETRY_STEP", "SKIP_STEP", "CANCEL", "UPDATE_PARAMS")
+SIGNALS = (
+    "PAUSE",
+    "RESUME",
+    "RESUME",
+    "RETRY_STEP",
+    "SKIP_STEP",
+    "CANCEL",
+    "UPDATE_PARAMS",
+    "APPROVE",
+    "DENY",
+    "EVENT",
+)
 
 
 async def live(world: World) -> list[str]:
@@ -68,7 +79,9 @@ async def interfere(world: World, process: Process, plan: object, run_id: str) -
     if kind == "CANCEL" and world.dice.random() < 0.7:
         return
     payload = {}
-    if kind in ("RETRY_STEP", "SKIP_STEP"):
+    if kind == "EVENT":
+        payload = {"name": world.dice.choice(("one", "two"))}
+    if kind in ("RETRY_STEP", "SKIP_STEP", "APPROVE", "DENY"):
         payload = {"stepId": world.dice.choice(plan.steps).step_id}  # type: ignore[attr-defined]
     if kind == "UPDATE_PARAMS":
         payload = {"params": {}}
@@ -94,6 +107,11 @@ async def settle(process: Process, run_id: str) -> None:
     if snapshot.status == "PAUSED":
         await signal(process, run_id, "RESUME", {})
         return
+    for path in await process.operations.questions(run_id):
+        await signal(process, run_id, "APPROVE", {"stepId": path})
+    if snapshot.running_steps:
+        for name in ("one", "two"):
+            await signal(process, run_id, "EVENT", {"name": name})
     for step in snapshot.steps:
         if step.status == "FAILED" and not step.retry_scheduled and "WAITING" in (snapshot.substatus or ""):
             await signal(process, run_id, "SKIP_STEP", {"stepId": step.step_id})

@@ -39,11 +39,11 @@ FRUITLESS = 3
 
 
 @asynccontextmanager
-async def engine(session: Session, *, must_exist: bool = True) -> AsyncGenerator[Operations]:
+async def engine(session: Session, *, must_exist: bool = True, runtime: str = "embedded") -> AsyncGenerator[Operations]:
     """An engine on the session's store."""
     if must_exist:
         session.open()  # says what is missing; opens nothing yet
-    async with open_operations(session.store) as operations:
+    async with open_operations(session.store, runtime=runtime) as operations:
         yield operations
 
 

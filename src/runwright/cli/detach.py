@@ -26,7 +26,12 @@ POLL = 0.05
 
 
 async def start_apart(
-    session: Session, plan_file: Path | None, given: tuple[str, ...], run_id: str | None, tenant: str
+    session: Session,
+    plan_file: Path | None,
+    given: tuple[str, ...],
+    run_id: str | None,
+    tenant: str,
+    runtime: str,
 ) -> int | None:
     """Start a driver, and return once the run is under way. None if the run has ended: there is nothing to drive."""
     if session.store.startswith("memory:"):
@@ -41,7 +46,8 @@ async def start_apart(
             return None
         output = state_folder(session.store) / "logs" / safe_name(run_id) / "driver.txt"
         said = output.stat().st_size if output.exists() else 0
-        driver = _spawn(session, plan_file, given, run_id, tenant, output)
+        options = ["--run-id", run_id, "--tenant", tenant, "--runtime", runtime]
+        driver = _spawn(session, plan_file, given, options, output)
         while driver.poll() is None:
             # A new run is there when it is in the store; one that was there before, when the driver says so.
             if before is None and await find_run(log, run_id) is not None:
@@ -71,10 +77,9 @@ async def find_run(log: RunLog, run_id: str) -> RunRow | None:
 
 
 def _spawn(
-    session: Session, plan_file: Path | None, given: tuple[str, ...], run_id: str, tenant: str, output: Path
+    session: Session, plan_file: Path | None, given: tuple[str, ...], options: list[str], output: Path
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "runwright", "run", "--store", session.store]
-    command += ["--run-id", run_id, "--tenant", tenant]
+    command = [sys.executable, "-m", "runwright", "run", "--store", session.store, *options]
     for pair in given:
         command += ["--param", pair]
     if plan_file is not None:

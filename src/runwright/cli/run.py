@@ -28,9 +28,22 @@ from .story import tell_story
 @click.option("--param", "given", multiple=True, metavar="K=V", help="Set a parameter of the plan. May be repeated.")
 @click.option("--run-id", metavar="ID", help="The run's name; a run that exists is taken up where it is.")
 @click.option("--tenant", metavar="ID", default="default", show_default=True, help="Whose run this is.")
+@click.option(
+    "--runtime",
+    type=click.Choice(["embedded", "mock"]),
+    default="embedded",
+    show_default=True,
+    help="What runs it; mock plays the plan without carrying anything out.",
+)
 @click.option("--detach", is_flag=True, help="Run it in the background and return at once.")
 async def run_command(
-    session: Session, plan_file: Path | None, given: tuple[str, ...], run_id: str | None, tenant: str, detach: bool
+    session: Session,
+    plan_file: Path | None,
+    given: tuple[str, ...],
+    run_id: str | None,
+    tenant: str,
+    runtime: str,
+    detach: bool,
 ) -> int:
     """Run a plan and show how it goes.
 
@@ -38,34 +51,37 @@ async def run_command(
     run again: how it ended is shown, and is the exit code. Ctrl-C asks whether to pause, cancel or leave it.
     """
     if plan_file is None:
-        return await _take_up(session, given, run_id, detach)
+        return await _take_up(session, given, run_id, runtime, detach)
     loaded = load_or_show(session, plan_file)
     if loaded is None:
         return REFUSED
     for warning in loaded.warnings:
         click.echo(plain(str(warning)), err=True)
     params = read_params(loaded.plan, given)
-    if detach and (started := await start_apart(session, plan_file, given, run_id, tenant)) is not None:
+    if detach and (started := await start_apart(session, plan_file, given, run_id, tenant, runtime)) is not None:
         return started
-    return await _run(session, loaded.plan, params, run_id, tenant)
+    return await _run(session, loaded.plan, params, run_id, tenant, runtime)
 
 
-async def _run(session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, tenant: str) -> int:
-    async with engine(session, must_exist=False) as operations:
+async def _run(
+    session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, tenant: str, runtime: str
+) -> int:
+    async with engine(session, must_exist=False, runtime=runtime) as operations:
         before = None if run_id is None else await find_run(operations.log, run_id)
         run_id = await operations.start(plan, params=params, run_id=run_id, tenant_id=tenant)
         return await _stay(session, operations, run_id, before)
 
 
-async def _take_up(session: Session, given: tuple[str, ...], run_id: str | None, detach: bool) -> int:
+async def _take_up(session: Session, given: tuple[str, ...], run_id: str | None, runtime: str, detach: bool) -> int:
     if run_id is None or given:
         raise click.UsageError("Name a plan: runwright run PLAN. (`runwright init` writes one to start from.)")
     async with session.open() as log:
         before = await log.resolve(run_id)
     run_id = before.identity.run_id
-    if detach and (started := await start_apart(session, None, (), run_id, before.identity.tenant_id)) is not None:
+    tenant = before.identity.tenant_id
+    if detach and (started := await start_apart(session, None, (), run_id, tenant, runtime)) is not None:
         return started
-    async with engine(session) as operations:
+    async with engine(session, runtime=runtime) as operations:
         await operations.take_up(run_id)
         return await _stay(session, operations, run_id, before)
 

@@ -36,7 +36,7 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
     Raises CAPABILITY_NOT_SUPPORTED where the plan must not run so.
     """
     target = plan.metadata.target_adapter
-    if target not in (None, "any", adapter):
+    if target not in (None, "any", adapter) and adapter != "mock":  # any plan can be played
         raise RunwrightError(
             ErrorCode.CAPABILITY_NOT_SUPPORTED,
             f"The plan is for the runtime {target}; this is {adapter}. Run it there, or set targetAdapter to any.",

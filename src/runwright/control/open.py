@@ -17,6 +17,7 @@ from runwright.results.store import ResultStore
 from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
+from runwright.runtimes.mock import MockExecutor
 from runwright.tools.registry import builtin_tools
 from runwright.tools.secrets import provider_from
 
@@ -37,15 +38,16 @@ def new_owner() -> str:
 
 @asynccontextmanager
 async def open_operations(
-    store: str | None = None, *, settings: EngineSettings | None = None
+    store: str | None = None, *, settings: EngineSettings | None = None, runtime: str = "embedded"
 ) -> AsyncGenerator[Operations]:
+    """Operations on a store. The runtime `mock` plays plans without carrying anything out."""
     url = store or os.environ.get("RUNWRIGHT_STORE") or DEFAULT_STORE
     folder = state_folder(url)
     async with open_log(url) as log:
         step_logs = StepLogs(folder / "logs")
         engine = Engine(
             log,
-            Executor(asyncio.get_running_loop()),
+            MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
             builtin_tools(),
             PlanStore(log),
             ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
@@ -53,6 +55,7 @@ async def open_operations(
             new_owner(),
             settings or EngineSettings(),
             provider_from(settings_table("secrets")),
+            runtime,
         )
         await engine.open()
         try:

@@ -253,7 +253,7 @@ class Engine:
         row = await self.log.find_run(run_id)
         if row.status in ENDED:
             return False
-        await self.net_of(row.identity)  # what cannot be driven here is not claimed either
+        await self.run_plans.to_drive(row.identity, self.provider)  # what cannot be driven here is not claimed
         await self._claim(run_id)
         self._parked.pop(run_id, None)
         return await self._take_up(run_id)
@@ -288,7 +288,7 @@ class Engine:
 
     async def _restore_and_drive(self, run: RunIdentity) -> bool:
         run_id = run.run_id
-        net, started = await self.run_plans.find(run)
+        net, started = await self.run_plans.to_drive(run, self.provider)
         decider, seq = await restore(self.log, run, net, 1, self.drain_timeout)
         decider.at(self.clock.now())
         cut_short = under_way(decider)

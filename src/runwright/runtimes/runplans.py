@@ -26,6 +26,16 @@ class RunPlans:
         self._log = log
         self._plans = plans
 
+    async def to_drive(self, run: RunIdentity, provider: str) -> tuple[Net, payloads.RunStarted]:
+        """The same, for whoever wants to carry the plan out: one that was only played must not be."""
+        net, started = await self.find(run)
+        if started.engine_type not in (None, provider):
+            raise RunwrightError(
+                ErrorCode.CAPABILITY_NOT_SUPPORTED,
+                f"Run {run.run_id!r} belongs to the runtime {started.engine_type}; this is {provider}.",
+            )
+        return net, started
+
     async def net(self, run: RunIdentity) -> Net:
         """The plan that a run follows, proved to be the one it names."""
         return (await self.find(run))[0]
