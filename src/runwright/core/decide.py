@@ -21,8 +21,9 @@ from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
 from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, StepStatus
 
-from .asking import NOBODY_CAME, close_approval, may_start, stop_waiting
+from .asking import NOBODY_CAME, close_approval, may_start
 from .draft import Draft, Violation, draft
+from .ending import finish_if_done
 from .evolve import transition
 from .expressions import is_true
 from .looping import end_wait, go_on_with_loops, retry_iterations, start_loop
@@ -118,14 +119,14 @@ class Decider:
         self.missing.clear()
         if self.status in ENDED:
             return
-        self._settle()
+        self.settle()
         self.stop = steer(self, stopped=stopped)
         if self.stop is not None or self.status in ENDED:
             return
         if self._waits.dues:
             self._complete_waits()
         retry_iterations(self)
-        self._settle()
+        self.settle()
         if self.status is not RunStatus.RUNNING:
             return
         if self._waits.retries:
@@ -136,8 +137,8 @@ class Decider:
                 go_on_with_loops(self, room)
             if not self._touched:
                 break
-            self._settle()
-        self._finish_if_done(room)
+            self.settle()
+        finish_if_done(self, room)
 
     @property
     def status(self) -> RunStatus:
@@ -152,7 +153,7 @@ class Decider:
         """When there will be something to do; None if nothing waits for a time."""
         return self._waits.next_after(self.now)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Pass on how touched steps ended; schedule the retries that policy asks for."""
         while self._touched:
             touched, self._touched = self._touched, {}
@@ -242,7 +243,7 @@ class Decider:
             except Missing as missing:
                 self.missing[missing.ref["sha256"]] = missing.ref
                 left.append(index)
-            self._settle()
+            self.settle()
         for index in left:
             self.marking.make_ready(index)
 
@@ -281,40 +282,3 @@ class Decider:
 
     def since(self, start: str | None) -> float | None:
         return None if start is None else max(0, self.now - to_micros(start)) / 1000
-
-    # The end
-
-    def _finish_if_done(self, room: Room) -> None:
-        summary, marking = self.state.summary, self.marking
-        if self.halted and self.work.awaits:
-            stop_waiting(self)
-            self._settle()
-        if summary.running_steps or self.missing or room.refused:
-            return
-        took = self.since(summary.started_at)
-        if not marking.open and not marking.failed and not self.work.retry_at:
-            artifacts = [artifact for cell in self.state.steps.values() for artifact in cell.artifacts]
-            self.say("RunCompleted", payload=payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
-            return
-        if not marking.failed or self.net.plan.on_failure is OnFailure.WAIT:
-            return
-        if not self.halted and (self.work.retry_at or marking.has_ready()):
-            return
-        first = self.net.nodes[next(iter(marking.failed))].step.step_id
-        self.skip_the_rest("RUN_FAILED", "The run failed before this step could start.")
-        error = self.state.steps[first].error
-        cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
-        self.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
-
-    def skip_the_rest(self, code: str, reason: str) -> None:
-        """Steps that never started, when the run ends."""
-        dependents = self.marking.depends_on_failure() if code == "RUN_FAILED" else ()
-        for node in self.net.nodes:
-            if not self.marking.is_pending(node.index):
-                continue
-            close_approval(self, node.step.step_id, reason)
-            if node.index in dependents:
-                why = payloads.StepSkipped("DEPENDENCY_FAILED", "A step it needs failed.")
-            else:
-                why = payloads.StepSkipped(code, reason)
-            self.say("StepSkipped", node.step.step_id, 1, why)

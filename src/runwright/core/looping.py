@@ -11,13 +11,13 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.refs import ErrorInfo
 
+from .loopwork import DONE, FAILED, RUNNING, LoopWork, StoredResult
 from .net import Node
 from .reading import read_payload
 from .refer import placed
 from .room import Room
 from .values import Missing
 from .waiting import TOO_LATE, may_retry
-from .workings import DONE, FAILED, RUNNING, LoopWork, StoredResult
 
 if TYPE_CHECKING:
     from .decide import Decider

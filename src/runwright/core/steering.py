@@ -14,6 +14,7 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import RunStatus, StepStatus
 
 from .asking import approve, close_approval, deliver, deny
+from .ending import skip_the_rest
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -108,7 +109,7 @@ def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
     """Skip what never started, and fail what is under way: after a run's end nothing is left open."""
     for path in list(decider.work.awaits):
         close_approval(decider, path, why)
-    decider.skip_the_rest(skip_code, why)
+    skip_the_rest(decider, skip_code, why)
     error = ErrorInfo(code, why, retryable=False, category="operator")
     for step_id in list(decider.state.steps):
         cell = decider.state.steps[step_id]

@@ -12,10 +12,11 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.transitions import StepStatus
 
 from .expressions import evaluate, fill, mentioned_steps
+from .loopwork import StoredResult
 from .net import Net, Node
 from .refer import gathered_ref
 from .state import RunState
-from .workings import StoredResult, Workings
+from .workings import Workings
 
 
 class Missing(Exception):

@@ -13,37 +13,9 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import parse_path
-from runwright.contract.timestamps import is_utc, to_micros
 
+from .loopwork import FAILED, NOTHING, LoopWork, StoredResult, iteration, loop_started, moment, result_of
 from .reading import read_payload
-
-NOTHING = msgspec.Raw()
-
-RUNNING, DONE, FAILED = 1, 2, 3  # what has become of an iteration; 0 = nothing yet
-
-
-class StoredResult(msgspec.Struct, frozen=True):
-    """A result as an event carries it: the value's JSON, or where it is kept."""
-
-    raw: bytes | None = None
-    ref: dict[str, Any] | None = None
-
-
-class LoopWork(msgspec.Struct):
-    """A foreach step under way, by iteration."""
-
-    attempt: int  # of the step
-    total: int
-    items: StoredResult
-    states: bytearray
-    attempts: dict[int, int] = {}  # iterations beyond their first attempt
-    results: dict[int, StoredResult] = {}
-    running: dict[int, int] = {}  # since when
-    done: int = 0
-    failed: int = 0
-    first_failure: payloads.LoopIteration | None = None
-    next_index: int = 0  # everything before it was handed out, or need not be
-    listed: list[Any] | None = None  # `items`, decoded
 
 
 class Awaited(msgspec.Struct, frozen=True):
@@ -91,34 +63,18 @@ class Workings(msgspec.Struct):
         return self.wanted is None or step_id in self.wanted
 
 
-def _moment(text: str | None) -> int:
-    return to_micros(text) if text is not None and is_utc(text) else 0
-
-
-class _Result(payloads.Payload, frozen=True):
-    """Where an end event has its result, left undecoded."""
-
-    result: msgspec.Raw = NOTHING
-    result_ref: dict[str, Any] | None = None
-
-
-def _result_of(event: FoldableEvent) -> StoredResult:
-    payload = read_payload(_Result, event)
-    return StoredResult(bytes(payload.result) or None, payload.result_ref)
-
-
 def _queued(work: Workings, event: FoldableEvent) -> None:
     work.params = read_payload(payloads.RunQueued, event).params or work.params
 
 
 def _run_started(work: Workings, event: FoldableEvent) -> None:
     payload = read_payload(payloads.RunStarted, event)
-    work.started_at = _moment(payload.started_at or event.emitted_at)
+    work.started_at = moment(payload.started_at or event.emitted_at)
     work.plan_sha = None if payload.plan_ref is None else payload.plan_ref.sha256
 
 
 def _paused(work: Workings, event: FoldableEvent) -> None:
-    work.paused_at = _moment(event.emitted_at)
+    work.paused_at = moment(event.emitted_at)
 
 
 def _resumed(work: Workings, _event: FoldableEvent) -> None:
@@ -135,7 +91,7 @@ def _step_delayed(work: Workings, event: FoldableEvent) -> None:
     if payload.event is not None:
         work.awaits[path] = Awaited(event.logical_attempt_id, event=payload.event, key=payload.key)
     if payload.scheduled_at is not None:
-        work.due_at[path] = _moment(payload.scheduled_at)
+        work.due_at[path] = moment(payload.scheduled_at)
     if payload.reason == "timeout" or payload.event is not None:
         work.late[path] = None
     else:
@@ -155,13 +111,13 @@ def _step_ended(work: Workings, event: FoldableEvent) -> None:
         work.checkpoints.pop(step_id, None)
         work.loops.pop(step_id, None)
         if work.wants(step_id):
-            work.results[step_id] = _result_of(event)
+            work.results[step_id] = result_of(event)
 
 
 def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:
     path = event.step_id or ""
     payload = read_payload(payloads.StepRetryScheduled, event)
-    work.retry_at[path] = _moment(payload.next_attempt_at)
+    work.retry_at[path] = moment(payload.next_attempt_at)
     if payload.signal_id is not None:
         work.retry_signal[path] = payload.signal_id
     place = parse_path(path)
@@ -173,55 +129,6 @@ def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:
         loop.failed -= 1
         if loop.first_failure is not None and loop.first_failure.index == index:
             loop.first_failure = None
-
-
-class _LoopStart(payloads.Payload, frozen=True):
-    total: int = 0
-    items: msgspec.Raw = NOTHING
-    items_ref: dict[str, Any] | None = None
-
-
-def _loop_started(work: Workings, event: FoldableEvent) -> None:
-    place = parse_path(event.step_id or "")
-    if place is None:
-        return
-    payload = read_payload(_LoopStart, event)
-    items = StoredResult(bytes(payload.items) or None, payload.items_ref)
-    earlier = work.loops.get(place.step)
-    loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total))
-    if earlier is not None and earlier.items == items and earlier.total == loop.total:
-        for index, state in enumerate(earlier.states):  # what an earlier attempt did need not be done again
-            if state == DONE:
-                loop.states[index] = DONE
-        loop.results, loop.done = earlier.results, earlier.done
-    work.loops[place.step] = loop
-
-
-def _iteration(work: Workings, event: FoldableEvent) -> None:
-    place = parse_path(event.step_id or "")
-    loop = None if place is None else work.loops.get(place.step)
-    if place is None or loop is None or not place.indexes or place.indexes[0] >= loop.total:
-        return
-    index = place.indexes[0]
-    if place.attempt != loop.attempt or loop.states[index] == DONE:
-        return
-    if event.event_type == "LoopIterationStarted":
-        loop.states[index] = RUNNING
-        loop.running[index] = _moment(event.emitted_at)
-        work.retry_at.pop(event.step_id or "", None)
-        if event.logical_attempt_id > 1:
-            loop.attempts[index] = event.logical_attempt_id
-        return
-    loop.running.pop(index, None)
-    if event.event_type == "LoopIterationDone":
-        loop.states[index] = DONE
-        loop.done += 1
-        loop.results[index] = _result_of(event)
-        return
-    loop.states[index] = FAILED
-    loop.failed += 1
-    if loop.first_failure is None:
-        loop.first_failure = read_payload(payloads.LoopIteration, event)
 
 
 class _Checkpoint(payloads.Payload, frozen=True):
@@ -260,7 +167,7 @@ def _approval_requested(work: Workings, event: FoldableEvent) -> None:
     path, payload = event.step_id or "", read_payload(payloads.Approval, event)
     work.awaits[path] = Awaited(event.logical_attempt_id, payload)
     if payload.expires_at is not None:
-        work.due_at[path] = _moment(payload.expires_at)
+        work.due_at[path] = moment(payload.expires_at)
         work.late[path] = None
 
 
@@ -286,7 +193,7 @@ def _signal_processed(work: Workings, event: FoldableEvent) -> None:
         return
     step_id = str((signal.payload or {}).get("stepId"))
     if step_id in work.retry_at and read_payload(payloads.SignalProcessed, event).engine_result == "RETRYING":
-        work.retry_at[step_id] = min(work.retry_at[step_id], _moment(event.emitted_at))  # policy had put it off
+        work.retry_at[step_id] = min(work.retry_at[step_id], moment(event.emitted_at))  # policy had put it off
         if signal.signal_id is not None:
             work.retry_signal[step_id] = signal.signal_id
 
@@ -302,10 +209,10 @@ _NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {
     "StepFailed": _step_ended,
     "StepSkipped": _step_ended,
     "StepRetryScheduled": _retry_scheduled,
-    "LoopStarted": _loop_started,
-    "LoopIterationStarted": _iteration,
-    "LoopIterationDone": _iteration,
-    "LoopIterationFailed": _iteration,
+    "LoopStarted": loop_started,
+    "LoopIterationStarted": iteration,
+    "LoopIterationDone": iteration,
+    "LoopIterationFailed": iteration,
     "CheckpointWritten": _checkpoint,
     "StepOverridden": _overridden,
     "RunParamsUpdated": _params_updated,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -39,3 +40,10 @@ def moment(moment: str | datetime) -> int:
             ErrorCode.INVALID_ARGUMENT, "Give the time as RFC 3339 in UTC, such as 2026-01-31T08:00:00Z."
         )
     return to_micros(moment)
+
+
+def expected_of(expected_seq: int | Mapping[str, int] | None, run_id: str) -> int | None:
+    """What a condition on the sequence says of this run."""
+    if expected_seq is None or isinstance(expected_seq, int):
+        return expected_seq
+    return expected_seq.get(run_id)

@@ -18,7 +18,7 @@ from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState, freeze
 from runwright.core.verify import Finding, RunVerifier
 
-from .arguments import can_be_a_name, check_number, moment, not_found
+from .arguments import can_be_a_name, check_number, expected_of, moment, not_found
 from .clock import SystemClock, SystemIds
 from .folding import fold_rows, summary_differs
 from .intake import Intake
@@ -107,7 +107,7 @@ class RunLog(Store):
             _, prepared = self._look_at(events[0], _NOTHING)
             if isinstance(prepared, Refusal):
                 raise AppendRefused(prepared, [prepared])
-            unit = Unit(prepared.run[0], (prepared,), True, _expected(expected_seq, prepared.run[0]), fence)
+            unit = Unit(prepared.run[0], (prepared,), True, expected_of(expected_seq, prepared.run[0]), fence)
             await self._intake.submit((unit,), self._enqueue)
             return _receipts_or_raise(unit.results)
         if isinstance(expected_seq, int) and len({event.run_id for event in events}) > 1:
@@ -170,7 +170,7 @@ class RunLog(Store):
             for run_id in blocked & accepted.keys():
                 del accepted[run_id]
         units = [
-            Unit(run_id, prepared, atomic, _expected(expected_seq, run_id), fence, enforcement=enforcement)
+            Unit(run_id, prepared, atomic, expected_of(expected_seq, run_id), fence, enforcement=enforcement)
             for run_id, prepared in accepted.items()
         ]
         if units:
@@ -494,9 +494,3 @@ def _receipts_or_raise(results: Sequence[Outcome]) -> list[Receipt]:
         return receipts
     first = next(result for result in results if isinstance(result, Refusal) and result.status == "refused")
     raise AppendRefused(first, results)
-
-
-def _expected(expected_seq: int | Mapping[str, int] | None, run_id: str) -> int | None:
-    if expected_seq is None or isinstance(expected_seq, int):
-        return expected_seq
-    return expected_seq.get(run_id)

@@ -1,0 +1,51 @@
+"""How a run ends by itself: well, when nothing is left to do; badly, when a failure keeps the rest from being done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runwright.contract import payloads
+from runwright.contract.plan import OnFailure
+
+from .asking import close_approval, stop_waiting
+from .room import Room
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+
+def finish_if_done(decider: Decider, room: Room) -> None:
+    summary, marking, work = decider.state.summary, decider.marking, decider.work
+    if decider.halted and work.awaits:
+        stop_waiting(decider)
+        decider.settle()
+    if summary.running_steps or decider.missing or room.refused:
+        return
+    took = decider.since(summary.started_at)
+    if not marking.open and not marking.failed and not work.retry_at:
+        artifacts = [artifact for cell in decider.state.steps.values() for artifact in cell.artifacts]
+        decider.say("RunCompleted", payload=payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
+        return
+    if not marking.failed or decider.net.plan.on_failure is OnFailure.WAIT:
+        return
+    if not decider.halted and (work.retry_at or marking.has_ready()):
+        return
+    first = decider.net.nodes[next(iter(marking.failed))].step.step_id
+    skip_the_rest(decider, "RUN_FAILED", "The run failed before this step could start.")
+    error = decider.state.steps[first].error
+    cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
+    decider.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+
+
+def skip_the_rest(decider: Decider, code: str, reason: str) -> None:
+    """Steps that never started, when the run ends."""
+    dependents = decider.marking.depends_on_failure() if code == "RUN_FAILED" else ()
+    for node in decider.net.nodes:
+        if not decider.marking.is_pending(node.index):
+            continue
+        close_approval(decider, node.step.step_id, reason)
+        if node.index in dependents:
+            why = payloads.StepSkipped("DEPENDENCY_FAILED", "A step it needs failed.")
+        else:
+            why = payloads.StepSkipped(code, reason)
+        decider.say("StepSkipped", node.step.step_id, 1, why)

@@ -1,0 +1,110 @@
+"""A foreach step under way, as its driver needs it: what each iteration came to, folded from the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.events import FoldableEvent
+from runwright.contract.paths import parse_path
+from runwright.contract.timestamps import is_utc, to_micros
+
+from .reading import read_payload
+
+if TYPE_CHECKING:
+    from .workings import Workings
+
+NOTHING = msgspec.Raw()
+
+RUNNING, DONE, FAILED = 1, 2, 3  # what has become of an iteration; 0 = nothing yet
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """A result as an event carries it: the value's JSON, or where it is kept."""
+
+    raw: bytes | None = None
+    ref: dict[str, Any] | None = None
+
+
+class LoopWork(msgspec.Struct):
+    """A foreach step under way, by iteration."""
+
+    attempt: int  # of the step
+    total: int
+    items: StoredResult
+    states: bytearray
+    attempts: dict[int, int] = {}  # iterations beyond their first attempt
+    results: dict[int, StoredResult] = {}
+    running: dict[int, int] = {}  # since when
+    done: int = 0
+    failed: int = 0
+    first_failure: payloads.LoopIteration | None = None
+    next_index: int = 0  # everything before it was handed out, or need not be
+    listed: list[Any] | None = None  # `items`, decoded
+
+
+def moment(text: str | None) -> int:
+    return to_micros(text) if text is not None and is_utc(text) else 0
+
+
+class _Result(payloads.Payload, frozen=True):
+    """Where an end event has its result, left undecoded."""
+
+    result: msgspec.Raw = NOTHING
+    result_ref: dict[str, Any] | None = None
+
+
+def result_of(event: FoldableEvent) -> StoredResult:
+    payload = read_payload(_Result, event)
+    return StoredResult(bytes(payload.result) or None, payload.result_ref)
+
+
+class _LoopStart(payloads.Payload, frozen=True):
+    total: int = 0
+    items: msgspec.Raw = NOTHING
+    items_ref: dict[str, Any] | None = None
+
+
+def loop_started(work: Workings, event: FoldableEvent) -> None:
+    place = parse_path(event.step_id or "")
+    if place is None:
+        return
+    payload = read_payload(_LoopStart, event)
+    items = StoredResult(bytes(payload.items) or None, payload.items_ref)
+    earlier = work.loops.get(place.step)
+    loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total))
+    if earlier is not None and earlier.items == items and earlier.total == loop.total:
+        for index, state in enumerate(earlier.states):  # what an earlier attempt did need not be done again
+            if state == DONE:
+                loop.states[index] = DONE
+        loop.results, loop.done = earlier.results, earlier.done
+    work.loops[place.step] = loop
+
+
+def iteration(work: Workings, event: FoldableEvent) -> None:
+    place = parse_path(event.step_id or "")
+    loop = None if place is None else work.loops.get(place.step)
+    if place is None or loop is None or not place.indexes or place.indexes[0] >= loop.total:
+        return
+    index = place.indexes[0]
+    if place.attempt != loop.attempt or loop.states[index] == DONE:
+        return
+    if event.event_type == "LoopIterationStarted":
+        loop.states[index] = RUNNING
+        loop.running[index] = moment(event.emitted_at)
+        work.retry_at.pop(event.step_id or "", None)
+        if event.logical_attempt_id > 1:
+            loop.attempts[index] = event.logical_attempt_id
+        return
+    loop.running.pop(index, None)
+    if event.event_type == "LoopIterationDone":
+        loop.states[index] = DONE
+        loop.done += 1
+        loop.results[index] = result_of(event)
+        return
+    loop.states[index] = FAILED
+    loop.failed += 1
+    if loop.first_failure is None:
+        loop.first_failure = read_payload(payloads.LoopIteration, event)
