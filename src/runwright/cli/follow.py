@@ -108,7 +108,7 @@ class Follower:
             for step_id, asking in self._story.asking.items():
                 if (step_id, asking) not in self._asked:
                     self._asked.add((step_id, asking))
-                    await self._outlet.say(self._reporter.of_question(step_id, asking.event))
+                    await self._outlet.say(self._reporter.of_question(step_id, asking))
         if self._story.waits_for_operator:
             for step_id in self._story.failed:
                 cell = self._story.cell(step_id)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from .render import plain
 from .session import Session
+from .story import Asking
 
 
 class Commands:
@@ -53,15 +55,16 @@ class Commands:
     def skip(self, step_id: str) -> str:
         return self._command("skip", self._run, _word(step_id))
 
-    def approve(self, step_id: str) -> str:
-        return self._command("approve", self._run, _word(step_id))
+    def approve(self, step_id: str, fields: Sequence[str] = ()) -> str:
+        given = [word for name in fields for word in ("--field", _word(f"{name}=..."))]
+        return self._command("approve", self._run, _word(step_id), *given)
 
     def send(self, event: str) -> str:
         return self._command("send", self._run, _word(event))
 
-    def answer(self, step_id: str, event: str | None) -> str:
+    def answer(self, step_id: str, asking: Asking) -> str:
         """What makes a waiting step go on."""
-        return self.approve(step_id) if event is None else self.send(event)
+        return self.approve(step_id, asking.fields) if asking.event is None else self.send(asking.event)
 
     def logs(self, step_id: str) -> str:
         return self._command("logs", self._run, _word(step_id))

@@ -108,7 +108,7 @@ class Live:
             return [Text(said, "yellow"), _typed("go on", self._commands.resume)]
         if story.asking:
             step_id, asking = next(iter(story.asking.items()))
-            answer = self._commands.answer(step_id, asking.event)
+            answer = self._commands.answer(step_id, asking)
             return [Text(plain(f"{step_id} {asking.words}"), "yellow"), _typed("answer", answer)]
         if story.waits_for_operator:
             step_id = next(reversed(story.failed))

@@ -18,7 +18,7 @@ from runwright.results.steplogs import StepLogs
 
 from .hints import Commands
 from .render import between, clock_time, duration, plain, plural, status
-from .story import Story
+from .story import Asking, Story
 from .written import readable
 
 LAST_LINES = 10
@@ -68,8 +68,8 @@ class Reporter:
         left_out = cell.attempt - len(lines)
         return [*([f"  ({plural(left_out, 'earlier attempt')})"] if left_out else []), *lines]
 
-    def of_question(self, step_id: str, event: str | None) -> str:
-        return f"  answer:  {_bold(self._commands.answer(step_id, event))}"
+    def of_question(self, step_id: str, asking: Asking) -> str:
+        return f"  answer:  {_bold(self._commands.answer(step_id, asking))}"
 
     def of_pause(self) -> str:
         return f"  go on:  {_bold(self._commands.resume)}"

@@ -28,6 +28,7 @@ LATEST = 200
 class Asking(msgspec.Struct, frozen=True):
     words: str
     event: str | None = None  # None: a person is asked
+    fields: tuple[str, ...] = ()  # that the answer has
 
 
 class Story:
@@ -71,7 +72,7 @@ class Story:
         elif record.event_type == "ApprovalRequested":
             asked = read_payload(payloads.Approval, record)
             self._note_due(step_id, asked.expires_at)
-            self.asking[step_id] = Asking(f"asks: {asked.prompt}")
+            self.asking[step_id] = Asking(f"asks: {asked.prompt}", fields=tuple(asked.fields or ()))
         elif record.event_type in ("ApprovalGranted", "ApprovalDenied"):
             self.asking.pop(step_id, None)
 

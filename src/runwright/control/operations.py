@@ -55,8 +55,9 @@ from .signals import (
 SIGNALS_A_MINUTE = 60
 RATE_PAGE, RATE_PAGES = 1000, 50
 """How many of a run's last events are looked at for signals of the last minute, at a time and how often."""
-SIGNAL_PATIENCE = 3.0
-"""Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported."""
+SIGNAL_PATIENCE, EVENT_PATIENCE = 3.0, 0.5
+"""Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported. An event
+may well be early."""
 
 
 AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
@@ -420,7 +421,8 @@ class Operations:
             except RunwrightError as error:
                 if error.code not in (ErrorCode.RUN_OWNED, ErrorCode.STALE_FENCE):
                     raise  # otherwise somebody took it up in the meantime, and acts on it
-        deadline = self.log.clock.monotonic() + SIGNAL_PATIENCE
+        patience = EVENT_PATIENCE if decision.signal_type == "EVENT" else SIGNAL_PATIENCE
+        deadline = self.log.clock.monotonic() + patience
         while True:
             settled = await self._with_result(run_id, decision)
             left = deadline - self.log.clock.monotonic()

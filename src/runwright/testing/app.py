@@ -101,7 +101,7 @@ class PlayApp:
         self._real = real
         self.loop = VirtualLoop()
         self._folder = tempfile.TemporaryDirectory()
-        self._answered: set[tuple[str, str, int]] = set()
+        self._refused: str | None = None  # why an answer of the script was
         self._errands: set[asyncio.Task[Any]] = set()
         self.operations = self.play(self._open())
 
@@ -216,8 +216,6 @@ class PlayApp:
         decision = await actor.signal(record.run_id, "APPROVE", {"stepId": record.step_id, **answer})
         if decision.decision != "ACCEPTED":
             self._refused = decision.reason
-
-    _refused: str | None = None
 
     def _nobody_acts(self) -> AssertionError:
         if self._refused is not None:
