@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .contract.errors import ErrorCode, RunwrightError
     from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
     from .contract.keys import idempotency_key
-    from .contract.plan import ExecutionPlan
+    from .contract.plan import ExecutionPlan, Step
     from .contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
     from .contract.transitions import Enforcement, RunStatus, StepStatus
     from .control.app import App, AsyncApp, AsyncRun, Run, open, open_async  # noqa: A004
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from .log.open import new_event, new_run, open_log
     from .log.transfer import Importer, export_run
     from .plans.problems import PlanInvalid, Problem
-    from .tools.base import StepContext, StepError, current_step
+    from .tools.base import Lane, StepContext, StepError, Tool, current_step
 
 _HOMES = {
     "contract.errors": ("ErrorCode", "RunwrightError"),
     "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
     "contract.keys": ("idempotency_key",),
-    "contract.plan": ("ExecutionPlan",),
+    "contract.plan": ("ExecutionPlan", "Step"),
     "contract.snapshot": ("Alert", "RunSnapshot", "RunSummary", "StepSnapshot"),
     "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
     "control.app": ("App", "AsyncApp", "AsyncRun", "Run", "open", "open_async"),
@@ -62,7 +62,7 @@ _HOMES = {
     "log.open": ("new_event", "new_run", "open_log"),
     "log.transfer": ("Importer", "export_run"),
     "plans.problems": ("PlanInvalid", "Problem"),
-    "tools.base": ("StepContext", "StepError", "current_step"),
+    "tools.base": ("Lane", "StepContext", "StepError", "Tool", "current_step"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -80,6 +80,7 @@ __all__ = [
     "Finding",
     "Holder",
     "Importer",
+    "Lane",
     "Lease",
     "PlanFunction",
     "PlanInvalid",
@@ -100,12 +101,14 @@ __all__ = [
     "RunwrightError",
     "SignalDecision",
     "SnapshotProjector",
+    "Step",
     "StepContext",
     "StepError",
     "StepFunction",
     "StepSnapshot",
     "StepStatus",
     "TailPage",
+    "Tool",
     "__version__",
     "current_step",
     "export_run",

@@ -14,7 +14,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, plan_version
 from runwright.control.planfile import read_plan_file
 from runwright.plans.problems import Loaded, PlanInvalid, Problem
-from runwright.tools.registry import builtin_tools
+from runwright.tools.registry import all_tools
 
 from .render import is_terminal, plain, plural
 from .session import DONE, REFUSED, Session, command
@@ -114,7 +114,7 @@ async def show_command(session: Session, plan_file: Path) -> int:
     loaded = load_or_show(session, plan_file)
     if loaded is None:
         return REFUSED
-    click.echo(plan_body(loaded.plan) if session.as_json else plan_yaml(loaded.plan, builtin_tools()).rstrip("\n"))
+    click.echo(plan_body(loaded.plan) if session.as_json else plan_yaml(loaded.plan, all_tools()).rstrip("\n"))
     return DONE
 
 

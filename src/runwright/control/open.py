@@ -18,7 +18,7 @@ from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
 from runwright.runtimes.mock import MockExecutor
-from runwright.tools.registry import builtin_tools
+from runwright.tools.registry import all_tools
 from runwright.tools.secrets import provider_from
 
 from .operations import Operations
@@ -48,7 +48,7 @@ async def open_operations(
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
-            builtin_tools(),
+            all_tools(),
             PlanStore(log),
             ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
             step_logs,

@@ -13,7 +13,7 @@ from runwright.plans.load import load_plan_file
 from runwright.plans.problems import Loaded
 from runwright.tools.base import Tool
 from runwright.tools.python import make_importable
-from runwright.tools.registry import builtin_tools
+from runwright.tools.registry import all_tools
 
 from .flowfile import flow_in, load_flow, plan_of
 
@@ -27,14 +27,14 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
         return read_function(load_flow(*flow), tools)
     file = path.resolve()
     make_importable(str(file.parent))
-    loaded = load_plan_file(path, builtin_tools() if tools is None else tools)
+    loaded = load_plan_file(path, all_tools() if tools is None else tools)
     _remember(loaded.plan, str(file))
     return loaded
 
 
 def read_function(function: PlanFunction[..., Any], tools: Mapping[str, Tool] | None = None) -> Loaded:
     """The plan that a function with @rw.plan writes down."""
-    loaded = plan_of(function, builtin_tools() if tools is None else tools)
+    loaded = plan_of(function, all_tools() if tools is None else tools)
     if function.source is not None:
         _remember(loaded.plan, str(Path(function.source).resolve()))
     _code[content_hash(plan_body(loaded.plan))] = {

@@ -120,10 +120,10 @@ class _Stop:
 
 
 def _carry_out(order: Order, context: StepContext, stop: _Stop) -> Outcome:
-    from runwright.tools.registry import builtin_tools
+    from runwright.tools.registry import all_tools, builtin_tools
 
     try:
-        tool = builtin_tools()[order.kind]
+        tool = builtin_tools().get(order.kind) or all_tools()[order.kind]
         value = tool.run(msgspec.json.decode(order.inputs, type=tool.inputs), context)
         if is_awaitable(value):
             value = _await(value, stop)

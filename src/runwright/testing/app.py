@@ -31,7 +31,7 @@ from runwright.runtimes.executor import Outcome, Work
 from runwright.runtimes.executor_work import carry_out
 from runwright.runtimes.mock import MockExecutor
 from runwright.runtimes.settings import EngineSettings
-from runwright.tools.registry import builtin_tools
+from runwright.tools.registry import all_tools
 
 from .clock import SeededIds, VirtualClock, VirtualLoop
 from .history import compare, lines_of
@@ -152,7 +152,7 @@ class PlayApp:
         self._engine = Engine(
             self._log,
             MockExecutor(self._play_step),
-            builtin_tools(),
+            all_tools(),
             PlanStore(self._log),
             ValuesWithLog(self._log),
             StepLogs(Path(self._folder.name), now=clock.now),

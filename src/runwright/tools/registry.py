@@ -1,12 +1,18 @@
-"""The kinds of step there are."""
+"""The kinds of step there are: our own, and those that installed packages bring."""
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .base import Tool
+
+GROUP = "runwright.tools"
+"""The group of entry points by which a package brings a kind of step: `name = "module:ToolClass"`."""
+
+logger = logging.getLogger("runwright.tools")
 
 
 @cache
@@ -20,3 +26,20 @@ def builtin_tools() -> dict[str, Tool]:
 
     tools: list[Tool] = [ApprovalTool(), NoopTool(), PythonTool(), ShellTool(), WaitTool()]
     return {tool.kind: tool for tool in tools}
+
+
+@cache
+def all_tools() -> dict[str, Tool]:
+    """All that this installation has. A package that cannot be loaded is named, and does no other harm."""
+    from importlib.metadata import entry_points
+
+    tools = dict(builtin_tools())
+    for point in entry_points(group=GROUP):
+        if point.name in tools:
+            logger.warning("The tool %r of %s is not used: there is one already.", point.name, point.value)
+            continue
+        try:
+            tools[point.name] = point.load()()
+        except Exception as error:
+            logger.warning("The tool %r of %s cannot be loaded: %r", point.name, point.value, error)
+    return tools
