@@ -98,7 +98,9 @@ async def signal(process: Process, run_id: str, kind: str, payload: dict[str, ob
     try:
         task.result()
     except rw.RunwrightError as error:
-        assert error.code in ("STORE_UNAVAILABLE", "STALE_FENCE", "RUN_OWNED", "LEASE_LOST"), error
+        assert error.code in ("STORE_UNAVAILABLE", "STALE_FENCE", "RUN_OWNED", "LEASE_LOST", "SIGNAL_RATE_LIMITED"), (
+            error
+        )
 
 
 async def settle(process: Process, run_id: str) -> None:
