@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
@@ -79,7 +81,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._open_runs = OpenRuns()
         self._connection: Connection | None = None
-        self._append_one: Any = None  # a statement of that connection's
+        self._append_step: Any = None  # a statement of that connection's
         self._leases: dict[str, LeaseRow] = {}
         self._leases_until = 0
         self._under_way: list[tuple[Unit, Request]] = []
@@ -123,7 +125,7 @@ class Lane:
                 if self._connection is None or self._connection.is_closed():
                     connection = self._connection = await connect(self._url, self._patience)
                     await connection.execute(self._sql["prepare_lane"])
-                    self._append_one = await connection.prepare(self._sql["append_one"])
+                    self._append_step = await connection.prepare(self._sql["append_step"])
                 await self._clock.sync(self._connection, self._sql["clock"])
                 outcome = "unknown"
                 overtaken = await self._commit_group([unit for unit, _ in self._under_way], overtaken)
@@ -266,10 +268,8 @@ class Lane:
     async def _store(self, group: Group, changed: list[OpenRun], now: int) -> dict[int, int]:
         """Send the group; gives back the runs that won, by their place in `changed`, with their keys."""
         assert self._connection is not None
-        first = changed[0]
-        stays = first.exists and first.state.summary.status == first.stored_status
-        if len(changed) == 1 and stays and not group.alerts:
-            return await self._store_one(first)
+        if len(changed) == 1 and not group.alerts and _is_step(changed[0]):
+            return await self._store_step(changed[0])
         known, fresh, events = _Known(), list[tuple[Any, ...]](), _Events()
         counts: dict[int, int] = {}
         for number, run in enumerate(changed):
@@ -302,18 +302,20 @@ class Lane:
                 await self._connection.executemany(self._sql["insert_alert"], alerts)
         return {row["n"]: row["run_key"] for row in rows}
 
-    async def _store_one(self, run: OpenRun) -> dict[int, int]:
-        assert self._connection is not None
-        events = _Events()
-        for place, event in enumerate(run.fresh.values(), 1):
-            events.add(0, place, event)
-        rows = await self._append_one.fetch(
-            *(shard_of(run.run_id), len(run.fresh)),
-            *(run.run_key, run.stored_seq, run.edition, run.owner, run.epoch),
+    async def _store_step(self, run: OpenRun) -> dict[int, int]:
+        first, second = run.fresh.values()
+        rows = await self._append_step.fetch(
+            *(shard_of(run.run_id), run.run_key, run.stored_seq, run.edition, run.owner, run.epoch),
             *(run.seq, run.head, run.persisted_at, encode_summary(run.state.summary)),
-            *events.columns(),
+            *msgspec.structs.astuple(first),
+            *msgspec.structs.astuple(second),
         )
         return {0: run.run_key} if rows else {}
+
+
+def _is_step(run: OpenRun) -> bool:
+    """Whether a run only goes from one step to the next."""
+    return run.exists and len(run.fresh) == 2 and run.state.summary.status == run.stored_status
 
 
 def _closed(sentence: str, outcome: str) -> RunwrightError:

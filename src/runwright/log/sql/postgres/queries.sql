@@ -91,35 +91,32 @@ written AS (
 )
 SELECT n, run_key FROM landed;
 
--- name: append_one
--- The same for one run that exists and stays in its status, which is what a run that is driven alone sends with every
--- step. It gives back the run once an event, or nothing if it has moved on.
+-- name: append_step
+-- The same for two events of one run that exists and stays in its status: the end of a step and the start of the next,
+-- which is what a run that is driven alone sends all the time. It gives back the run, or nothing if it has moved on.
 WITH tick AS (
-    UPDATE shard SET pos = pos + $2::integer WHERE shard = $1::smallint RETURNING shard, pos - $2::integer AS base
+    UPDATE shard SET pos = pos + 2 WHERE shard = $1::smallint RETURNING shard, pos - 2 AS base
 ),
 won AS (
-    UPDATE run SET last_seq = $8, head = $9, persisted_at = $10, summary = $11
+    UPDATE run SET last_seq = $7, head = $8, persisted_at = $9, summary = $10
     FROM tick
-    WHERE run.run_key = $3 AND run.last_seq = $4 AND run.edition = $5
-      AND run.owner IS NOT DISTINCT FROM $6 AND run.epoch IS NOT DISTINCT FROM $7
+    WHERE run.run_key = $2 AND run.last_seq = $3 AND run.edition = $4
+      AND run.owner IS NOT DISTINCT FROM $5 AND run.epoch IS NOT DISTINCT FROM $6
     RETURNING run.run_key, tick.shard, tick.base
 )
-INSERT INTO event (run_key, run_seq, shard, pos, event_id, event_type, schema_version, step_id, engine_attempt_id,
+INSERT INTO event (run_key, shard, pos, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id,
                    logical_attempt_id, idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id,
-                   traceparent, payload, hash)
-SELECT won.run_key, e.run_seq, won.shard, won.base + e.place,
-       substring($19::bytea FROM (16 * e.i - 15)::integer FOR 16), e.event_type, e.schema_version, e.step_id,
-       e.engine_attempt_id, e.logical_attempt_id, substring($20::bytea FROM (32 * e.i - 31)::integer FOR 32),
-       e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
-       substring($21::bytea FROM (32 * e.i - 31)::integer FOR 32)
-FROM won, unnest(string_to_array($12, ',')::integer[], string_to_array($13, ',')::integer[],
-                 string_to_array($14, ',')::bigint[], string_to_array($15, ',')::integer[],
-                 string_to_array($16, ',')::integer[], string_to_array($17, ',')::integer[],
-                 string_to_array($18, ',')::bigint[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[],
-                 $27::text[], $28::bytea[])
-    WITH ORDINALITY
-    AS e (n, place, run_seq, schema_version, engine_attempt_id, logical_attempt_id, persisted_at, event_type,
-          step_id, emitted_at, emitted_by, foreign_event_id, traceparent, payload, i)
+                   traceparent, payload, payload_digest, hash)
+SELECT won.run_key, won.shard, won.base + e.place, e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id,
+       e.engine_attempt_id, e.logical_attempt_id, e.idempotency_key, e.emitted_at, e.persisted_at, e.emitted_by,
+       e.foreign_event_id, e.traceparent, e.payload, e.payload_digest, e.hash
+FROM won, (VALUES
+    (1, $11::bigint, $12::bytea, $13::text, $14::integer, $15::text, $16::integer, $17::integer, $18::bytea, $19::text,
+     $20::bigint, $21::text, $22::text, $23::text, $24::bytea, $25::bytea, $26::bytea),
+    (2, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42)
+) AS e (place, run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id,
+        idempotency_key, emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest,
+        hash)
 RETURNING run_key;
 
 -- name: find_runs
