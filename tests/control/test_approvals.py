@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import ended, engine, event, run, statuses, step_of, story, until
+from engine_kit import ended, engine, event, run, statuses, step_of, until
 
 from runwright.control.operations import Operations
 from runwright.control.signals import Actor
@@ -210,7 +210,6 @@ async def test_an_event_that_comes_early_is_kept_for_the_step_that_waits_for_it(
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))
         await event(operations, run_id, "StepDelayed", "first")
-        asyncio.get_running_loop().call_later(0.2, lambda: None)
         early = asyncio.create_task(operations.signal(run_id, "EVENT", {"name": "two", "payload": 2}))
         await asyncio.sleep(0.1)
         await operations.signal(run_id, "EVENT", {"name": "one", "payload": 1})
@@ -229,5 +228,4 @@ async def test_a_run_that_waits_is_approved_from_another_process_and_goes_on(dur
         assert not [step for name, step in await _order(operations, run_id) if (name, step) == ("StepStarted", "ship")]
         await operations.take_up(run_id)
         assert (await ended(operations, run_id)).status == "COMPLETED"
-        assert "ApprovalGranted ok" in [f"{name} {step}" for name, step in await _order(operations, run_id)]
-        assert len(await story(operations, run_id)) == len(await _order(operations, run_id))
+        assert ("ApprovalGranted", "ok") in await _order(operations, run_id)

@@ -26,11 +26,16 @@ async def test_a_large_result_is_found_from_another_folder(
         assert await operations.result(snapshot.run_id, "a") == "x" * 70_000
 
 
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.slow)])
+def keeper_url(request: pytest.FixtureRequest) -> str:
+    """Each store that keeps large values itself; beside a SQLite file they are files."""
+    return "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
+
+
 @pytest.mark.parametrize("uri", ["result:sha256:" + "0" * 64, "result:sha256:xyz", "file:///etc/passwd"])
-async def test_a_value_that_is_not_in_the_store_is_not_available(store_url: str, uri: str) -> None:
-    async with rw.open_log(store_url) as log:
-        if not isinstance(log, ValueKeeper):
-            pytest.skip("this store keeps large values in files")
+async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str, uri: str) -> None:
+    async with rw.open_log(keeper_url) as log:
+        assert isinstance(log, ValueKeeper)
         with pytest.raises(rw.RunwrightError) as caught:
             await ValuesWithLog(log).get({"uri": uri})
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"

@@ -9,7 +9,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, ParamType
-from runwright.plans.params import fits, in_words
+from runwright.plans.params import fits, in_words, kind_of
 
 
 def read_params(plan: ExecutionPlan, given: Sequence[str]) -> dict[str, Any]:
@@ -24,13 +24,17 @@ def read_params(plan: ExecutionPlan, given: Sequence[str]) -> dict[str, Any]:
 
 
 def _given(plan: ExecutionPlan, name: str, text: str) -> Any:
-    kind = plan.param_types.get(name)
+    """What is said of the parameter decides, else its default; of one that has neither, the text is its value."""
+    kind = plan.param_types.get(name, ParamType.ANY)
+    if kind is ParamType.ANY:
+        if name not in plan.params:
+            return text
+        kind = kind_of(plan.params[name])
     if kind is ParamType.STRING:
         return text
-    if kind is None or kind is ParamType.ANY:
-        return _value(name, text, plan.params[name]) if name in plan.params else text
     value = _read(text)
-    if not fits(value, kind) and value is not None:
+    may_be_null = name in plan.param_types  # whoever starts the run says whether
+    if not fits(value, kind) and not (value is None and may_be_null):
         raise _refused(f"{name} is {in_words(kind)}; {text!r} is not.")
     return value
 
@@ -40,29 +44,6 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("True", "TRUE"), True),
     **dict.fromkeys(("False", "FALSE"), False),
 }
-
-
-def _value(name: str, text: str, default: Any) -> Any:
-    if isinstance(default, str):
-        return text
-    value = _read(text)
-    wanted = _misses(value, default)
-    if wanted is not None:
-        raise _refused(f"{name} is {wanted}; {text!r} is not.")
-    return value
-
-
-def _misses(value: Any, default: Any) -> str | None:
-    """What the value should have been, if it is something else. A default of null asks for nothing."""
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(default, (int, float)):
-        return None if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number"
-    if isinstance(default, list):
-        return None if isinstance(value, list) else "a list, such as [1, 2]"
-    if isinstance(default, dict):
-        return None if isinstance(value, dict) else 'an object, such as {"a": 1}'
-    return None
 
 
 def _read(text: str) -> Any:

@@ -33,5 +33,15 @@ def fits(value: Any, kind: ParamType) -> bool:
     return isinstance(value, _TYPES[kind])
 
 
+def kind_of(value: Any) -> ParamType:
+    """What a parameter with this default is. A default of null says nothing; a whole number may become any."""
+    if isinstance(value, bool):
+        return ParamType.BOOLEAN
+    kinds = (
+        kind for kind in (ParamType.STRING, ParamType.NUMBER, ParamType.LIST, ParamType.OBJECT) if fits(value, kind)
+    )
+    return next(kinds, ParamType.ANY)
+
+
 def in_words(kind: ParamType) -> str:
     return _WORDS[kind]

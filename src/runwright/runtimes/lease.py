@@ -54,14 +54,17 @@ class LeaseKeeper:
         """Make sure that the lease is good: it may have run out while this process was kept from renewing it."""
         if self.is_good or self.lease is None:
             return
-        asked = self._clock.monotonic()
         try:
-            self.lease = await self._log.renew_lease(self.lease)
-            self._good_until = asked + self._ttl * 0.9
+            await self._renew(self.lease)
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
             await self.begin_anew(error)
+
+    async def _renew(self, lease: Lease) -> None:
+        asked = self._clock.monotonic()
+        self.lease = await self._log.renew_lease(lease)
+        self._good_until = asked + self._ttl * 0.9
 
     async def keep(self) -> None:
         """Renew for ever; when the lease is lost, say so and begin a new life."""
@@ -70,8 +73,7 @@ class LeaseKeeper:
             assert self.lease is not None
             asked = self._clock.monotonic()
             try:
-                self.lease = await self._log.renew_lease(self.lease)
-                self._good_until = asked + self._ttl * 0.9
+                await self._renew(self.lease)
             except RunwrightError as error:
                 if error.code == ErrorCode.STORE_CLOSED:
                     return
