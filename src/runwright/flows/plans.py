@@ -8,7 +8,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import Any, NoReturn, cast, overload
 
 import msgspec
 
@@ -16,24 +16,16 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ParamType
 from runwright.results.encoding import encode_result
 
+from .decorated import Decorated, P, R, refuse_unknown
 from .recording import Recording, current
 from .steps import StepFunction, as_type, module_of, type_hints
 from .values import Value, written
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 _OPTIONS = ("name", "version", "description", "on_failure", "timeout")
 
 
-class PlanFunction(Generic[P, R]):
+class PlanFunction(Decorated[P, R]):
     """A plan in Python. `app.start(orders, day="2026-01-01")` runs it; nothing in it runs while it is written down."""
-
-    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self._options = options
-        self._signature = inspect.signature(function)
 
     def __repr__(self) -> str:
         return f"<plan {self.name}>"
@@ -192,9 +184,7 @@ def plan(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a plan. Calling a step in it adds the step; passing its value on makes the dependency."""
     if function is not None:
         return PlanFunction(function, {})
-    for option in options:
-        if option not in _OPTIONS:
-            raise _refused(f"A plan has no option {option!r}. It has: {', '.join(_OPTIONS)}.")
+    refuse_unknown(options, _OPTIONS, "A plan", ErrorCode.INVALID_PLAN_SCHEMA)
 
     def decorate(function: Callable[..., Any]) -> PlanFunction[..., Any]:
         return PlanFunction(function, options)

@@ -8,30 +8,22 @@ import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, cast, get_type_hints, overload
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.results.encoding import encode_result
 
+from .decorated import Decorated, P, R, refuse_unknown
 from .recording import current
 from .values import Value
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _OPTIONS = ("retries", "backoff", "initial", "longest", "jitter", "timeout", "step_class", "cancellable", "id", "after")
 
 
-class StepFunction(Generic[P, R]):
+class StepFunction(Decorated[P, R]):
     """A function as a step. Called in a plan it is written down; called anywhere else it simply runs."""
-
-    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
-        self._options = options
-        self._signature = inspect.signature(function)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -188,9 +180,7 @@ def module_of(function: Callable[..., Any]) -> str:
 
 
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    for name in options:
-        if name not in _OPTIONS:
-            raise _refused(f"A step has no option {name!r}. It has: {', '.join(_OPTIONS)}.")
+    refuse_unknown(options, _OPTIONS, "A step", ErrorCode.INVALID_STEP_SCHEMA)
     return options
 
 
