@@ -40,7 +40,7 @@ async def start_apart(
             "A store in memory ends with this process. Name a file or a server with --store.",
         )
     async with open_log(session.store) as log:
-        run_id = run_id or log.ids.event_id()
+        run_id = run_id or log.ids.run_id()
         before = await find_run(log, run_id)
         if before is not None and before.status in ENDED:
             return None

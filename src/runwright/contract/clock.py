@@ -20,6 +20,10 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
+    def run_id(self) -> str:
+        """A fresh UUID v4, as text. Its beginning tells it from others: people name runs by it."""
+        ...
+
     def event_id(self) -> str:
         """A fresh UUID v4, as text."""
         ...

@@ -107,7 +107,7 @@ class Operations:
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         version = plan.metadata.plan_version or sha256
         run = RunIdentity(
-            run_id=run_id or self.log.ids.event_id(),
+            run_id=run_id or self.log.ids.run_id(),
             tenant_id=tenant_id,
             project_id="default",
             environment_id="default",

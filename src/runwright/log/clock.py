@@ -28,6 +28,9 @@ class SystemClock:
 class SystemIds:
     """UUIDs v4. Randomness is drawn for many at once: a call to the kernel for each would cost more than the rest."""
 
+    def run_id(self) -> str:
+        return _uuid4(os.urandom(16).hex())
+
     def event_id(self) -> str:
         while True:
             try:
@@ -41,8 +44,10 @@ os.register_at_fork(after_in_child=_drawn.clear)  # or parent and child would ha
 
 
 def _draw(count: int) -> list[str]:
-    digits = os.urandom(16 * count).hex()
-    return [
-        f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{'89ab'[int(raw[16], 16) & 3]}{raw[17:20]}-{raw[20:]}"
-        for raw in (digits[at : at + 32] for at in range(0, len(digits), 32))
-    ]
+    """Ids that begin alike: drawn together they lie together in an index. 90 random bits are each one's own."""
+    first, digits = os.urandom(4).hex(), os.urandom(12 * count).hex()
+    return [_uuid4(first + digits[at : at + 24]) for at in range(0, len(digits), 24)]
+
+
+def _uuid4(raw: str) -> str:
+    return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{'89ab'[int(raw[16], 16) & 3]}{raw[17:20]}-{raw[20:]}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -83,7 +82,8 @@ class Group:
         self._found: dict[tuple[int, bytes], Found] = {}
         self._taken_ids: set[tuple[int, bytes]] = set()
         self._now_text = ""
-        self._live: Callable[[str, int], bool] = _nobody_lives
+        self._ask_live: Callable[[str, int], bool] = _nobody_lives
+        self._lives: dict[tuple[str, int], bool] = {}
 
     def run_ids(self) -> list[str]:
         return list(dict.fromkeys(unit.run_id for unit in self.units))
@@ -135,7 +135,14 @@ class Group:
         return owners
 
     def answer_live(self, live: Callable[[str, int], bool]) -> None:
-        self._live = cache(live)  # within one transaction it stays what it was
+        self._ask_live = live
+
+    def _live(self, owner: str, epoch: int) -> bool:
+        """Whether a lease is held; within one transaction it stays what it was."""
+        known = self._lives.get((owner, epoch))
+        if known is None:
+            known = self._lives[owner, epoch] = self._ask_live(owner, epoch)
+        return known
 
     # Judging
 

@@ -69,5 +69,8 @@ class SeededIds:
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
 
+    def run_id(self) -> str:
+        return self.event_id()
+
     def event_id(self) -> str:
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
