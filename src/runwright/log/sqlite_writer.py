@@ -24,6 +24,7 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent
 
+from .bell import Bell
 from .clock import SystemClock
 from .folding import fold_rows
 from .intake import Request
@@ -78,7 +79,8 @@ class SqliteWriter:
         self.clock = clock
         self._path = path
         self._tally = tally
-        self._loop = loop
+        self._bell = Bell(loop)
+        self._on_loop = self._bell.call
         self._told = told
         self._inbox: SimpleQueue[Job | None] = SimpleQueue()
         self._closing = False
@@ -89,10 +91,10 @@ class SqliteWriter:
         self._verified: dict[str, int] = {}
         self._data_version = -1
         self._last_run_key = 0
-        self._wal_pages = self._checkpointed_at = 0
+        self._checkpointed_at = 0
         self._pause = SystemClock().pause
         self._connection = connect(path, writer=True)
-        self._connection.set_wal_hook(self._note_wal)  # instead of SQLite's own: see _checkpoint_if_due
+        self._connection.wal_autocheckpoint(0)  # see _checkpoint_if_due
         self._cursor = cursor_of(self._connection)
         self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
         self._thread.start()
@@ -104,6 +106,7 @@ class SqliteWriter:
         self._closing = True
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
+        self._bell.close()
 
     # The thread
 
@@ -207,10 +210,10 @@ class SqliteWriter:
             for run_id in group.run_ids():
                 self._open_runs.drop(run_id)
             raise
-        self._on_loop(self._wake, requests, True)  # first of all: they have waited long enough
         for run in changed:
             self._open_runs.settle(run)
             self._verified[run.run_id] = self._generation
+        self._on_loop(self._wake, requests, True)  # last of all: they and we cannot both go on
 
     def _commit(self) -> None:
         self._cursor.execute("COMMIT")
@@ -300,12 +303,6 @@ class SqliteWriter:
             request.error = RunwrightError(error.code, error.detail, **error.facts)
         self._on_loop(self._wake, requests, False)
 
-    def _on_loop(self, work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(work, *arguments)
-        except RuntimeError:
-            logger.debug("the event loop is gone; nobody is left to tell")
-
     def _carry_out(self, call: Call[Any]) -> None:
         if call.future.cancelled():
             return  # nobody wants it any more
@@ -331,17 +328,15 @@ class SqliteWriter:
         self._verified.clear()
         self._data_version = -1
 
-    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        self._wal_pages = pages
-        if pages < self._checkpointed_at:
-            self._checkpointed_at = 0  # the log file was begun anew
-        return apsw.SQLITE_OK
-
     def _checkpoint_if_due(self) -> None:
-        """Move the write-ahead log into the database when it has grown, after the callers were told."""
-        if self._wal_pages - self._checkpointed_at < CHECKPOINT_PAGES:
+        """Move the write-ahead log into the database when it has grown, after the callers were told.
+
+        SQLite itself counts what this connection wrote: a hook would have to be called in every commit.
+        """
+        written = self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+        if written - self._checkpointed_at < CHECKPOINT_PAGES:
             return
-        self._checkpointed_at = self._wal_pages
+        self._checkpointed_at = written
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:

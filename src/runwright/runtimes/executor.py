@@ -10,12 +10,12 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
+from runwright.log.bell import Bell
 from runwright.tools.base import Lane
 
 from .executor_loops import LoopTask, LoopThread, StepLoops
@@ -115,8 +115,7 @@ class Executor:
         self._step_loops = StepLoops()
         self._tool_loop: LoopThread | None = None
         self._live: set[Execution] = set()
-        self._ended: deque[tuple[Execution, Outcome]] = deque()
-        self._awake = False
+        self._bell = Bell(loop)
         self._closed = False
         CAPTURE.open()
 
@@ -143,13 +142,7 @@ class Executor:
 
     def deliver(self, execution: Execution, outcome: Outcome) -> None:
         """Tell the driver how it ended. Any thread may call this; many outcomes cost one wake-up."""
-        self._ended.append((execution, outcome))
-        if not self._awake:
-            self._awake = True
-            try:
-                self.loop.call_soon_threadsafe(self._hear)
-            except RuntimeError:  # the driver's loop is closed: nobody is left to tell
-                self._ended.clear()
+        self._bell.call(self._finish, execution, outcome)
 
     def abandon(self, execution: Execution) -> None:
         """Wait for it no longer. Its place is free, and what it gives back one day is dropped."""
@@ -170,6 +163,7 @@ class Executor:
             self._tool_loop.thread.join(timeout=_KILL_TIME + 1)
         self._step_loops.close()
         self._threads.close()
+        self._bell.close()
         CAPTURE.close()
 
     def _enter(self, execution: Execution) -> None:
@@ -180,10 +174,7 @@ class Executor:
         execution = Execution(self, work, done)
         execution.claim()
         self._enter(execution)
-        self._ended.append((execution, outcome))
-        if not self._awake:
-            self._awake = True
-            self.loop.call_soon(self._hear)
+        self._bell.call_here(self._finish, execution, outcome)
         return execution
 
     def _in_thread(self, execution: Execution) -> None:
@@ -217,12 +208,6 @@ class Executor:
             lambda: run(work),
             lambda outcome: self.deliver(execution, outcome),
         )
-
-    def _hear(self) -> None:
-        self._awake = False
-        while self._ended:
-            execution, outcome = self._ended.popleft()
-            self._finish(execution, outcome)
 
     def _finish(self, execution: Execution, outcome: Outcome) -> None:
         if execution.ended:

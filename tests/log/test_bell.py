@@ -1,0 +1,70 @@
+"""Calls that threads leave for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from runwright.log.bell import Bell
+
+
+@pytest.fixture(params=["counter", "socket"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With event counters, and without, as on systems that have none."""
+    monkeypatch.setattr("runwright.log.bell._COUNTERS", request.param == "counter")
+    return request.param
+
+
+def test_every_call_of_every_thread_arrives_in_its_order(way: str) -> None:
+    async def main() -> list[tuple[int, int]]:
+        heard: list[tuple[int, int]] = []
+        bell = Bell(asyncio.get_running_loop())
+
+        def leave(number: int) -> None:
+            for call in range(200):
+                bell.call(heard.append, (number, call))
+
+        threads = [threading.Thread(target=leave, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        async with asyncio.timeout(10):
+            while len(heard) < 800:
+                await asyncio.sleep(0.001)
+        bell.close()
+        return heard
+
+    heard = asyncio.run(main())
+    for number in range(4):
+        assert [call for who, call in heard if who == number] == list(range(200))
+
+
+def test_a_call_that_fails_does_not_keep_others_from_being_heard(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> list[str]:
+        heard: list[str] = []
+        bell = Bell(asyncio.get_running_loop())
+        bell.call(lambda: 1 / 0)
+        bell.call_here(heard.append, "next")
+        while not heard:
+            await asyncio.sleep(0)
+        bell.close()
+        return heard
+
+    with caplog.at_level(logging.ERROR):
+        assert asyncio.run(main()) == ["next"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_was_left_is_heard_at_the_end_and_nothing_afterwards(way: str) -> None:
+    async def main() -> list[str]:
+        heard: list[str] = []
+        bell = Bell(asyncio.get_running_loop())
+        bell.call(heard.append, "before")
+        bell.close()
+        bell.call(heard.append, "after")
+        await asyncio.sleep(0.01)
+        return heard
+
+    assert asyncio.run(main()) == ["before"]
