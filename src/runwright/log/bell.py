@@ -25,7 +25,7 @@ class Bell:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._left: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._rung = False
+        self._rung = self._closed = False
         self._gate = threading.Lock()  # no counter is written to once it is closed: its number may be another file's
         self._counter: int | None = None
         if _COUNTERS:
@@ -39,7 +39,7 @@ class Bell:
     def call(self, work: Callable[..., object], *arguments: Any) -> None:
         """Have this called on the loop, soon. Nobody is there to call it once the loop is closed."""
         self._left.append((work, arguments))
-        if self._rung:
+        if self._rung or self._closed:
             return
         self._rung = True
         with self._gate:
@@ -61,7 +61,7 @@ class Bell:
     def close(self) -> None:
         """On the loop: what was left is called now, and nothing from here on."""
         self._take()
-        self._rung = True
+        self._closed = True
         with self._gate:
             counter, self._counter = self._counter, None
         if counter is not None:
@@ -75,7 +75,7 @@ class Bell:
 
     def _take(self) -> None:
         self._rung = False  # first: what is left from here on rings again
-        while self._left:
+        while self._left and not self._closed:
             work, arguments = self._left.popleft()
             try:
                 work(*arguments)
