@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import runwright as rw
-from servers import Postgres, have_or_skip
+from servers import Bucket, Postgres, have_or_skip
 
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -49,6 +49,22 @@ def postgres() -> Iterator[Postgres]:
     assert isinstance(server, Postgres)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def bucket_server() -> Iterator[Bucket]:
+    server = have_or_skip("s3", Bucket)
+    assert isinstance(server, Bucket)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def bucket(bucket_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An empty part of a bucket, as runwright.toml names it."""
+    for name, value in bucket_server.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return bucket_server.settings(f"test-{os.getpid()}-{next(_numbers)}")
 
 
 _numbers = itertools.count(1)

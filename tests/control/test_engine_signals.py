@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import runwright as rw
 from engine_kit import (
     alerts,
     ended,
@@ -24,9 +26,8 @@ from engine_kit import (
     story,
     until,
 )
-
-import runwright as rw
 from runwright.control.operations import Operations
+from runwright.control.signalling import Signalling
 
 FAIL = python("1 / 0")
 
@@ -472,18 +473,18 @@ async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
             raise RuntimeError("killed between the new run and the note of it")
 
         signal_id = operations.log.ids.event_id()
-        original = operations._record
+        original = Signalling._record
 
-        async def record(*arguments: Any) -> bool:
-            written = await original(*arguments)
+        async def record(self: Signalling, *arguments: Any) -> bool:
+            written = await original(self, *arguments)
             monkeypatch.setattr(operations.log, "append", dies)
             return written
 
-        monkeypatch.setattr(operations, "_record", record)
+        monkeypatch.setattr(Signalling, "_record", record)
         with pytest.raises(RuntimeError):
             await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
         monkeypatch.setattr(operations.log, "append", made)
-        monkeypatch.setattr(operations, "_record", original)
+        monkeypatch.setattr(Signalling, "_record", original)
         decision = await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
         runs = (await operations.log.list_runs()).runs
     assert decision.engine_result == "NEW_RUN"

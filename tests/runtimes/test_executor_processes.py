@@ -70,7 +70,7 @@ async def test_an_isolated_step_fails_as_any_other(function: str, code: str, mes
         assert got == code
         assert (text or "").startswith(message)
         if code == "NO_STOCK":
-            assert job.outcomes[0].facts == {"sku": 7}
+            assert job.outcomes[0].error.facts == {"sku": 7}
 
 
 @pytest.mark.parametrize(

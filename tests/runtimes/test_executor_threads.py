@@ -94,7 +94,7 @@ async def test_an_error_says_its_code_and_whether_trying_again_helps() -> None:
             False,
             "business",
         )
-        assert outcome.facts == {"sku": 7}
+        assert outcome.error.facts == {"sku": 7}
 
 
 async def test_an_error_of_odd_text_can_be_stored() -> None:
@@ -103,7 +103,7 @@ async def test_an_error_of_odd_text_can_be_stored() -> None:
             outcome = await job.end()
             body = msgspec.json.encode(outcome.error)
             assert b"\\u0000" not in body
-            assert outcome.facts == {}
+            assert outcome.error.facts is None
 
 
 @pytest.mark.parametrize("function", ["give_object", "give_set"])

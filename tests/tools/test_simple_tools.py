@@ -19,11 +19,11 @@ NOW = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
 def test_every_tool_is_known_by_its_kind() -> None:
     tools = builtin_tools()
-    assert set(tools) == {"approval", "noop", "python", "shell", "wait"}
+    assert set(tools) == {"approval", "artifact", "dbt", "http", "noop", "plan", "python", "shell", "sql", "wait"}
     assert all(tool.kind == kind for kind, tool in tools.items())
 
 
-@pytest.mark.parametrize("kind", ["noop", "python", "shell", "wait"])
+@pytest.mark.parametrize("kind", list(builtin_tools()))
 def test_an_input_that_a_tool_does_not_know_is_refused(kind: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.convert({"command": "x", "bogus": 1}, builtin_tools()[kind].inputs)

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("look", "List runs, newest first."),
     "show": ("look", "Show a run as it is, or as it was at an event or a time."),
     "events": ("look", "Show a run's events, or follow them as they come."),
+    "artifacts": ("artifacts", "See what a run's steps made, fetch it, delete what has expired."),
     "alerts": ("look", "List what an operator should know."),
     "verify": ("check", "Prove that nothing was edited, or say where."),
     "anchor": ("check", "Write a signed statement of where every run stands."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, plan_version
-from runwright.control.planfile import read_plan_file
+from runwright.control.planfile import read_data, read_plan_file
 from runwright.plans.problems import Loaded, PlanInvalid, Problem
 from runwright.tools.registry import all_tools
 
@@ -149,17 +150,60 @@ async def graph_command(session: Session, plan_file: Path, svg: bool, output: Pa
     if session.as_json:
         steps = [{"stepId": step.step_id, "dependsOn": step.depends_on} for step in plan.steps]
         drawn = msgspec.json.encode({"planId": plan.plan_id, "order": plan.order, "steps": steps}).decode()
+    _put(drawn, output, plan)
+    return DONE
+
+
+def _put(text: str, output: Path | None, plan: ExecutionPlan) -> None:
+    """To standard output, or to a file."""
     if output is None:
-        click.echo(drawn.rstrip("\n"))
-        return DONE
+        click.echo(text.rstrip("\n"))
+        return
     try:
-        output.write_text(drawn)
+        output.write_text(text)
     except OSError as error:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{output} cannot be written: {error.strerror}.") from None
     if is_terminal():
         click.echo(f"{output}: {_gist(plan)}")
+
+
+@command("import-dbt")
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it here instead of to standard output.")
+@click.option("--project", metavar="DIR", help="The dbt project. Default: the folder above the manifest's.")
+@click.option("--target", metavar="NAME", help="The target of the profile that every step uses.")
+@click.option("--profiles-dir", metavar="DIR", help="Where profiles.yml is. Default: the project.")
+@click.option("--gate", is_flag=True, help="What builds on a node waits for the node's tests, as in `dbt build`.")
+async def import_dbt_command(
+    session: Session,
+    manifest: Path,
+    output: Path | None,
+    project: str | None,
+    target: str | None,
+    profiles_dir: str | None,
+    gate: bool,
+) -> int:
+    """Make a plan of a dbt project, from its target/manifest.json: each node a step."""
+    from runwright.plans.dbt import plan_of_manifest
+    from runwright.plans.write import plan_yaml
+
+    try:
+        body = manifest.read_bytes()
+    except OSError as error:
+        raise RunwrightError(
+            ErrorCode.PLAN_NOT_FOUND, f"{manifest} cannot be read: {error.strerror}. `dbt parse` writes it."
+        ) from None
+    folder = project or os.path.relpath(manifest.resolve().parent.parent)
+    options = {name: value for name, value in (("target", target), ("profilesDir", profiles_dir)) if value is not None}
+    document = plan_of_manifest(body, folder, options=options, gate=gate)
+    try:
+        plan = read_data(document).plan
+    except PlanInvalid as invalid:
+        show_problems(session, invalid.problems)
+        return REFUSED
+    _put(plan_body(plan).decode() if session.as_json else plan_yaml(plan, all_tools()), output, plan)
     return DONE
 
 
-for _each in (validate_command, show_command, hash_command, graph_command):
+for _each in (validate_command, show_command, hash_command, graph_command, import_dbt_command):
     plan_command.add_command(_each)

@@ -39,6 +39,8 @@ class RunQueued(Payload, frozen=True):
     trigger: str | None = None
     origin_run_id: Name | None = None
     forked_from_seq: int | None = None
+    parent_run_id: Name | None = None  # this run is a step of that one
+    parent_step_id: Name | None = None
 
 
 class AdmissionEvaluated(Payload, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -64,6 +64,17 @@ class ErrorInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     message: str | None = None
     retryable: bool | None = None
     category: str | None = None
+    facts: dict[str, Any] | None = None
+    """What else is known of it. `retryAfter` is in seconds: a retry by policy comes no sooner."""
+
+
+class StepOutput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a step may give back instead of a plain result: how it ended, and the artifacts it made."""
+
+    status: Literal["SUCCESS", "FAILED"] = "SUCCESS"
+    artifact_refs: list[ArtifactRef] = []
+    error: ErrorInfo | None = None
+    result: Any = None
 
 
 JsonObject = dict[str, Any]

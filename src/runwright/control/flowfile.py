@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.flows.plans import PlanFunction, Traced
+from runwright.plans.known import SUB_PLAN
 from runwright.plans.load import plan_from_dict
 from runwright.plans.problems import Loaded, PlanInvalid, Problem
 from runwright.tools.base import Tool
@@ -70,10 +71,18 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def plan_of(function: PlanFunction[..., Any], tools: Mapping[str, Tool]) -> Loaded:
-    """The plan that a function writes down."""
+def plan_of(
+    function: PlanFunction[..., Any], tools: Mapping[str, Tool], ref_of: Callable[[PlanFunction[..., Any]], str]
+) -> Loaded:
+    """The plan that a function writes down. `ref_of` says how other plans, that it calls, are named."""
     where = function.source or function.name
-    return plan_from_dict(_traced(function, where).document, tools, name=where)
+    traced = _traced(function, where)
+    refs = {step_id: ref_of(child) for step_id, child in traced.plans.items()}
+    steps = [
+        {**step, SUB_PLAN: {**step[SUB_PLAN], "ref": refs[step["id"]]}} if step["id"] in refs else step
+        for step in traced.document["steps"]
+    ]
+    return plan_from_dict({**traced.document, "steps": steps}, tools, name=where)
 
 
 def _traced(function: PlanFunction[..., Any], where: str) -> Traced:

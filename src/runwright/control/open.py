@@ -9,7 +9,9 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.open import DEFAULT_STORE, open_log
 from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
@@ -18,9 +20,12 @@ from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
 from runwright.runtimes.mock import MockExecutor
+from runwright.tools.base import Tool
+from runwright.tools.http import HttpTool
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import provider_from
 
+from .artifacts import artifact_store
 from .operations import Operations
 from .settings import settings_table
 
@@ -36,6 +41,18 @@ def new_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+def tools_here() -> dict[str, Tool]:
+    """All tools, held to what runwright.toml allows."""
+    allowed = settings_table("http").get("allow")
+    if allowed is None:
+        return all_tools()
+    if not isinstance(allowed, list) or not all(isinstance(host, str) for host in cast("list[Any]", allowed)):
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, 'runwright.toml: [http] allow is a list of hosts, such as ["*.example.org"].'
+        )
+    return {**all_tools(), HttpTool.kind: HttpTool(cast("list[str]", allowed))}
+
+
 @asynccontextmanager
 async def open_operations(
     store: str | None = None, *, settings: EngineSettings | None = None, runtime: str = "embedded"
@@ -48,7 +65,7 @@ async def open_operations(
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
-            all_tools(),
+            tools_here(),
             PlanStore(log),
             ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
             step_logs,
@@ -56,6 +73,7 @@ async def open_operations(
             settings or EngineSettings(),
             provider_from(settings_table("secrets")),
             runtime,
+            artifact_store(settings_table("artifacts"), folder, log.clock.now),
         )
         await engine.open()
         try:

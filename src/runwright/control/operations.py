@@ -15,50 +15,32 @@ from runwright.contract import payloads
 from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
-from runwright.contract.paths import signal_path
-from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, ParamType
+from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan
 from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.expressions import mentioned_steps
+from runwright.core.net import Net
 from runwright.core.refer import gathered_ref
 from runwright.core.values import Missing, Values
 from runwright.flows.plans import PlanFunction
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
-from runwright.log.open import new_event
-from runwright.plans.load import plan_from_dict
+from runwright.plans.inputs import is_open
+from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.secrets import secret_refs
 from runwright.runtimes.engine import Engine
+from runwright.runtimes.executor import Work
 from runwright.runtimes.restore import fold_run
 from runwright.tools.secrets import SecretContext
 
-from .params import merge_params
-from .planfile import code_of, read_function, read_plan_file, source_of
+from .params import check_params, merge_params
+from .planfile import read_data, read_function, read_plan_file
 from .rerun import Fork, carried_steps
-from .signals import (
-    Actor,
-    Refused,
-    RunView,
-    SignalDecision,
-    SignalRequest,
-    authorize,
-    check_request,
-    check_state,
-    decision_event_id,
-    event_payload,
-    question_of,
-    run_made_by,
-)
-
-SIGNALS_A_MINUTE = 60
-RATE_PAGE, RATE_PAGES = 1000, 50
-"""How many of a run's last events are looked at for signals of the last minute, at a time and how often."""
-SIGNAL_PATIENCE, EVENT_PATIENCE = 3.0, 0.5
-"""Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported. An event
-may well be early."""
-
+from .signalling import Signalling, open_questions
+from .signals import Actor, SignalDecision
+from .subruns import SubRuns, child_id
 
 AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
 
@@ -72,11 +54,20 @@ def local_actor() -> Actor:
     return Actor(name, "Admin")
 
 
+class Parent(msgspec.Struct, frozen=True):
+    """The step that a run is."""
+
+    run: RunIdentity
+    step_id: str
+
+
 class Operations:
     def __init__(self, log: RunLog, engine: Engine, actor: Actor | None = None) -> None:
         self.log = log
         self.engine = engine
         self.actor = actor or local_actor()
+        if engine.sub_runs is None:
+            engine.sub_runs = SubRuns(self)
 
     # Starting
 
@@ -87,7 +78,7 @@ class Operations:
         if isinstance(plan, PlanFunction):
             return read_function(plan, self.engine.tools).plan
         if isinstance(plan, dict):
-            return plan_from_dict(plan, self.engine.tools).plan
+            return read_data(plan, self.engine.tools).plan
         return read_plan_file(Path(plan), self.engine.tools).plan
 
     async def start(
@@ -99,18 +90,21 @@ class Operations:
         tenant_id: str = "default",
         trigger: str = "manual",
         fork: Fork | None = None,
+        parent: Parent | None = None,
     ) -> str:
         """Start a run, or take up the one that has this id. Returns once the start is durable."""
         merged = merge_params(plan, params or {})
-        await self._check_secrets(plan, SecretContext(tenant_id))
+        where = (tenant_id, "default", "default") if parent is None else parent.run.context[1:4]
+        parts = await self._parts(plan)
+        await self._check_secrets(parts, SecretContext(where[0], where[2]))
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         version = plan.metadata.plan_version or sha256
         run = RunIdentity(
             run_id=run_id or self.log.ids.run_id(),
-            tenant_id=tenant_id,
-            project_id="default",
-            environment_id="default",
+            tenant_id=where[0],
+            project_id=where[1],
+            environment_id=where[2],
             plan_id=plan.plan_id,
             plan_version=version,
         )
@@ -123,37 +117,98 @@ class Operations:
             trigger=trigger,
             origin_run_id=None if fork is None else fork.origin_run_id,
             forked_from_seq=None if fork is None else fork.seq,
+            parent_run_id=None if parent is None else parent.run.run_id,
+            parent_step_id=None if parent is None else parent.step_id,
         )
         name = quote(run.run_id, safe="")
+        read = known(sha256)
         started = payloads.RunStarted(
             status="RUNNING",
             engine_run_ref=f"{self.engine.provider}://{name}/{name}"[:1024],
             engine_run=EngineRun(self.engine.provider, run.run_id, run.run_id),
             engine_type=self.engine.provider,
             plan_ref=PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, plan.plan_id, version),
-            context=payloads.RunContext(tenant_id, "default", "default", self.actor.actor_id, trigger),
+            context=payloads.RunContext(*where, triggered_by=self.actor.actor_id, trigger_source=trigger),
             started_at=from_micros(self.log.clock.now()),
             validation_report=report,
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
-            source=source_of(sha256) if fork is None else fork.source,
-            code=code_of(sha256),
+            source=fork.source if fork is not None else None if read is None else read.file,
+            code=None if read is None else read.code,
         )
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)
         except RunwrightError as error:
             if error.code != ErrorCode.RUN_ALREADY_EXISTS or run_id is None:
                 raise
-            await self._check_same(run, sha256, merged)
+            await self._check_same(run, sha256, queued)
             await self.take_up(run_id)
         return run.run_id
 
-    async def _check_secrets(self, plan: ExecutionPlan, context: SecretContext) -> None:
+    async def start_child(self, run_id: str, work: Work, parent: RunIdentity) -> None:
+        """Start the run that a step is, or take it up. A second attempt goes on where the one before it failed."""
+        context = work.context
+        net = await self.engine.plans.net(hash_in(work.inputs.ref))
+        fork = None
+        if context.attempt > 1:
+            before = child_id(parent.run_id, context.step_id, context.attempt - 1)
+            fork = await self._fork_of_child(before, net, work.inputs.params)
+        await self.start(
+            net.plan,
+            params=work.inputs.params,
+            run_id=run_id,
+            trigger="api",
+            fork=fork,
+            parent=Parent(parent, context.step_id),
+        )
+
+    async def _fork_of_child(self, run_id: str, net: Net, params: dict[str, Any]) -> Fork | None:
+        try:
+            row = await self.log.find_run(run_id)
+        except RunwrightError as error:
+            if error.code != ErrorCode.RUN_NOT_FOUND:
+                raise
+            return None  # its start was refused
+        if row.status is not RunStatus.FAILED:
+            return None
+        fork, before = await self._fork(row, net, None, force=False)
+        return fork if before == merge_params(net.plan, params) else None
+
+    async def _parts(self, plan: ExecutionPlan, step_id: str = "") -> list[tuple[str, ExecutionPlan]]:
+        """The plan and all that its steps are runs of, each in the plan store, and how its step is called."""
+        parts = [(step_id, plan)]
+        for step in plan.steps:
+            if step.kind != SUB_PLAN:
+                continue
+            name = f"{step_id}/{step.step_id}".lstrip("/")
+            child = await self._sub_plan(str(step.inputs["ref"]), name)
+            given: Any = step.inputs.get("params") or {}
+            if not is_open(given):
+                check_params(child, given, f"Step {name!r}: ", later=is_open)
+            parts += await self._parts(child, name)
+        return parts
+
+    async def _sub_plan(self, ref: str, step_id: str) -> ExecutionPlan:
+        if (read := known(hash_in(ref))) is not None:
+            await self.engine.plans.keep(read.plan)
+            return read.plan
+        try:
+            return (await self.engine.plans.net(hash_in(ref))).plan
+        except RunwrightError as error:
+            if error.code != ErrorCode.PLAN_NOT_FOUND:
+                raise
+            raise RunwrightError(
+                ErrorCode.PLAN_NOT_FOUND,
+                f"Step {step_id!r} is a run of {ref}, which this store does not have. Name its file with `path`.",
+            ) from None
+
+    async def _check_secrets(self, parts: list[tuple[str, ExecutionPlan]], context: SecretContext) -> None:
         """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs."""
         wanted: dict[str, str] = {}
-        for step in plan.steps:
-            for name in (*step.secret_refs, *secret_refs(step.inputs)):
-                wanted.setdefault(name, step.step_id)
+        for above, plan in parts:
+            for step in plan.steps:
+                for name in (*step.secret_refs, *secret_refs(step.inputs)):
+                    wanted.setdefault(name, f"{above}/{step.step_id}".lstrip("/"))
         if not wanted:
             return
         for name in await asyncio.to_thread(self.engine.secrets.missing, list(wanted), context):
@@ -163,7 +218,7 @@ class Operations:
                 "By default it is the environment variable of that name.",
             )
 
-    async def _check_same(self, run: RunIdentity, sha256: str, params: dict[str, Any]) -> None:
+    async def _check_same(self, run: RunIdentity, sha256: str, wanted: payloads.RunQueued) -> None:
         run_id = run.run_id
         if (await self.log.find_run(run_id)).identity.tenant_id != run.tenant_id:
             raise RunwrightError(
@@ -177,8 +232,10 @@ class Operations:
                 ErrorCode.PLAN_MISMATCH,
                 f"Run {run_id!r} follows another plan, or another version of it. Pick another run id.",
             )
-        before = None if queued is None else (queued.payload or {}).get("params")
-        if (before or {}) != params:
+        before: dict[str, Any] = {} if queued is None else queued.payload or {}
+        if before.get("parentRunId") != wanted.parent_run_id:
+            raise RunwrightError(ErrorCode.PLAN_MISMATCH, f"Run {run_id!r} belongs elsewhere. Pick another run id.")
+        if (before.get("params") or {}) != wanted.params:
             raise RunwrightError(
                 ErrorCode.PLAN_MISMATCH, f"Run {run_id!r} was started with other parameters. Pick another run id."
             )
@@ -264,182 +321,16 @@ class Operations:
         signal_id: str | None = None,
     ) -> SignalDecision:
         """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
-        row = await self.log.find_run(run_id)
-        request = SignalRequest(
-            signal_id=(signal_id or self.log.ids.event_id()).lower(),
-            signal_type=signal_type,
-            payload=payload or {},
-            reason=reason,
-        )
-        rule = check_request(request)
-        earlier = await self._earlier(run_id, request)
-        if earlier is not None:
-            return await self._carry_on(row.identity, request, earlier)
-        if signal_type != "EMERGENCY_STOP":  # that is never one too many
-            await self._check_rate(row)
-        await self._check_engine(row)
-        role, refusal = rule.role, None
-        try:
-            questions = await self.questions(run_id) if signal_type in ("APPROVE", "DENY") else {}
-            role = authorize(rule, request, self.actor, question_of(request, questions))
-            check_state(request, await self._view(run_id, questions))
-        except Refused as refused:
-            refusal = refused
-        decision = SignalDecision(
-            signal_decision_id=self.log.ids.event_id(),
-            signal_id=request.signal_id,
-            signal_type=request.signal_type,
-            decision="ACCEPTED" if refusal is None else "REJECTED",
-            payload=request.payload,
-            reason=request.reason if refusal is None else refusal.sentence,
-            code=None if refusal is None else refusal.code,
-            audit={
-                "actorId": self.actor.actor_id,
-                "actorRole": role,
-                "tenantId": row.identity.tenant_id,
-                "timestamp": from_micros(self.log.clock.now()),
-                "source": self.actor.source,
-            },
-        )
-        if not await self._record(row.identity, request, decision, role):
-            earlier = await self._earlier(run_id, request)  # another call with this id was faster
-            assert earlier is not None, "its decision is in the log"
-            return await self._carry_on(row.identity, request, earlier)
-        if refusal is not None:
-            return decision
-        if signal_type == "RETRY_RUN":
-            return await self._retry_run(row.identity, request, decision)
-        return await self._apply(run_id, decision)
-
-    async def _check_engine(self, row: RunRow) -> None:
-        """A run that another engine drives takes its signals there; one that has ended is nobody's."""
-        if row.status not in ENDED:
-            await self.engine.net_of(row.identity)
-
-    async def _check_rate(self, row: RunRow) -> None:
-        """At most 60 signals a run a minute, whoever sends them: counted in the log, from its end backwards."""
-        since = from_micros(self.log.clock.now() - 60_000_000)
-        end, decided = row.last_seq, 0
-        for _ in range(RATE_PAGES):
-            page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
-            recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
-            decided += sum(record.event_type in ("SignalAccepted", "SignalRejected") for record in recent)
-            if decided >= SIGNALS_A_MINUTE:
-                raise RunwrightError(
-                    ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
-                )
-            end -= RATE_PAGE
-            if end <= 0 or len(recent) < len(page):
-                return
-
-    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
-        """Write the decision. False if there was one already, or another than this: a signal has one decision."""
-        event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
-        body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
-        event = new_event(
-            event_type,
-            run,
-            step_id=signal_path(request.signal_id),
-            payload=body,
-            emitted_at=decision.audit["timestamp"],
-            event_id=decision_event_id(run.run_id, request.signal_id),
-            emitted_by="control/server",
-        )
-        try:
-            (receipt,) = await self.log.append([event])
-        except RunwrightError as error:
-            if error.code != ErrorCode.EVENT_ID_REUSED:
-                raise
-            return False  # it was decided otherwise
-        return not receipt.idempotent
-
-    async def _decided(self, run_id: str, request: SignalRequest) -> RunEventRecord | None:
-        for event_type in ("SignalAccepted", "SignalRejected"):
-            record = await self.log.find_event(run_id, event_type, signal_path(request.signal_id))
-            if record is not None:
-                return record
-        return None
-
-    async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
-        """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
-        record = await self._decided(run_id, request)
-        if record is None:
-            return None
-        known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
-        same_reason = known.code is not None or known.reason == request.reason
-        if (known.signal_type, known.payload or {}) != (request.signal_type, request.payload) or not same_reason:
-            raise RunwrightError(
-                ErrorCode.SIGNAL_DUPLICATE, "A signal with this id and other content was decided before. Draw a new id."
-            )
-        decision = SignalDecision(
-            signal_decision_id=known.signal_decision_id or "",
-            signal_id=request.signal_id,
-            signal_type=request.signal_type,
-            decision="ACCEPTED" if record.event_type == "SignalAccepted" else "REJECTED",
-            payload=request.payload,
-            reason=known.reason,
-            code=known.code,
-            audit={
-                "actorId": known.actor_id,
-                "actorRole": known.actor_role,
-                "tenantId": record.tenant_id,
-                "timestamp": record.emitted_at,
-                "source": known.source,
-            },
-        )
-        return await self._with_result(run_id, decision)
+        sending = Signalling(self.log, self.engine, self.actor, self.rerun)
+        return await sending.send(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
 
     async def questions(self, run_id: str) -> dict[str, payloads.Approval]:
         """What people are asked now, by step."""
-        state = await fold_run(self.log, run_id, frozenset())
-        assert state.workings is not None
-        awaits = state.workings.awaits.items()
-        return {path: awaited.approval for path, awaited in awaits if awaited.approval is not None}
+        return await open_questions(self.log, run_id)
 
-    async def _view(self, run_id: str, questions: dict[str, payloads.Approval]) -> RunView:
-        snapshot = await self.log.snapshot(run_id)
-        steps = {step.step_id: step.status for step in snapshot.steps}
-        try:
-            net = await self.engine.net_of((await self.log.find_run(run_id)).identity)
-        except RunwrightError:
-            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {}, questions)
-        known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
-        types = {name: net.plan.param_types.get(name, ParamType.ANY) for name in net.plan.param_names}
-        return RunView(snapshot.status, steps, known, types, questions)
-
-    def _inputs_of(self, kind: str) -> frozenset[str]:
-        tool = self.engine.tools.get(kind)
-        return frozenset() if tool is None else frozenset(tool.inputs.__struct_encode_fields__)
-
-    async def _apply(self, run_id: str, decision: SignalDecision) -> SignalDecision:
-        """Have it acted on: by the engine that drives the run, here or elsewhere, or by ourselves if none does."""
-        if self.engine.is_driven(run_id):
-            self.engine.signalled(run_id)
-        else:
-            try:
-                await self.engine.apply_signals(run_id)
-            except RunwrightError as error:
-                if error.code not in (ErrorCode.RUN_OWNED, ErrorCode.STALE_FENCE):
-                    raise  # otherwise somebody took it up in the meantime, and acts on it
-        patience = EVENT_PATIENCE if decision.signal_type == "EVENT" else SIGNAL_PATIENCE
-        deadline = self.log.clock.monotonic() + patience
-        while True:
-            settled = await self._with_result(run_id, decision)
-            left = deadline - self.log.clock.monotonic()
-            if settled.engine_result is not None or left <= 0:
-                return settled
-            await self.log.wait_for_news(min(left, 0.5))
-
-    async def _with_result(self, run_id: str, decision: SignalDecision) -> SignalDecision:
-        record = await self.log.find_event(run_id, "SignalProcessed", signal_path(decision.signal_id))
-        if record is None or record.payload is None:
-            return decision
-        return msgspec.structs.replace(
-            decision,
-            engine_processed_at=record.emitted_at,
-            engine_result=record.payload.get("engineResult"),
-            new_run_id=record.payload.get("newRunId"),
-        )
+    def acting_as(self, actor: Actor) -> Operations:
+        """The same, for somebody else."""
+        return Operations(self.log, self.engine, actor)
 
     # New runs from old ones
 
@@ -455,41 +346,20 @@ class Operations:
             raise RunwrightError(
                 ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it first, or wait for its end."
             )
+        fork, params = await self._fork(row, net, from_step, force=force)
+        return await self.start(
+            net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork
+        )
+
+    async def _fork(self, row: RunRow, net: Net, from_step: str | None, *, force: bool) -> tuple[Fork, dict[str, Any]]:
+        """What a new run takes from an old one, and the parameters that one had."""
+        run_id = row.identity.run_id
         state = await fold_run(self.log, run_id, None)
         assert state.workings is not None
         carried = {} if force else carried_steps(net, state, from_step)
         started = await self.log.find_event(run_id, "RunStarted")
         source = None if started is None or started.payload is None else started.payload.get("source")
-        fork = Fork(run_id, row.last_seq, carried, source)
-        params = state.workings.params
-        return await self.start(
-            net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork
-        )
-
-    async def _carry_on(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        """A signal that was decided before. Making a new run is up to whoever sends the signal, so it is made good."""
-        is_open = decision.decision == "ACCEPTED" and decision.engine_result is None
-        if is_open and request.signal_type == "RETRY_RUN":
-            return await self._retry_run(run, request, decision)
-        return decision
-
-    async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        wanted = run_made_by(request.signal_id)  # the same again, should we be cut short and the signal be sent anew
-        new_id = await self.rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
-        processed = new_event(
-            "SignalProcessed",
-            run,
-            step_id=signal_path(request.signal_id),
-            payload={
-                "signalId": request.signal_id,
-                "signalType": request.signal_type,
-                "engineResult": "NEW_RUN",
-                "newRunId": new_id,
-            },
-            emitted_by="control/server",
-        )
-        await self.log.append([processed])
-        return await self._with_result(run.run_id, decision)
+        return Fork(run_id, row.last_seq, carried, source), state.workings.params
 
     async def status(self, run_id: str) -> RunStatus:
         return (await self.log.find_run(run_id)).status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -13,19 +14,26 @@ from runwright.plans.secrets import find_secrets
 
 def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
     """All of a run's parameters; INVALID_ARGUMENT for one that is unknown, missing, or not what it should be."""
+    check_params(plan, given)
+    return {**plan.params, **given}
+
+
+def check_params(
+    plan: ExecutionPlan, given: dict[str, Any], where: str = "", later: Callable[[Any], bool] = lambda _: False
+) -> None:
+    """Refuse parameters that the plan would not take. `later` says which values are not known yet."""
     for name, value in given.items():
         if name not in plan.param_names:
-            raise _refused(f"The plan has no parameter {name!r}.{_advice(name, plan)}")
-        if (trouble := type_trouble(plan, name, value)) is not None:
-            raise _refused(trouble)
+            raise _refused(f"{where}The plan {plan.plan_id} has no parameter {name!r}.{_advice(name, plan)}")
+        if not later(value) and (trouble := type_trouble(plan, name, value)) is not None:
+            raise _refused(f"{where}{trouble}")
     for path, sentence in find_secrets(given, ()):
-        raise _refused(f"Parameter {'.'.join(map(str, path))}: {sentence}")
-    merged = {**plan.params, **given}
-    missing = [name for name in plan.param_types if name not in merged]
+        raise _refused(f"{where}Parameter {'.'.join(map(str, path))}: {sentence}")
+    missing = [name for name in plan.param_types if name not in plan.params and name not in given]
     if missing:
         names = ", ".join(f"{name} ({in_words(plan.param_types[name])})" for name in missing)
-        raise _refused(f"The plan {plan.plan_id} needs {names}. Give it with --param, or to start().")
-    return merged
+        how = "" if where else " Give it with --param, or to start()."
+        raise _refused(f"{where}The plan {plan.plan_id} needs {names}.{how}")
 
 
 def type_trouble(plan: ExecutionPlan, name: str, value: Any) -> str | None:

@@ -1,15 +1,17 @@
-"""Plan files. Steps may call what lies beside the file, in whichever process drives the run."""
+"""Plans from wherever they come. Steps may call what lies beside a plan's file, in whichever process drives the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.flows.plans import PlanFunction
 from runwright.flows.steps import place_of
-from runwright.plans.load import load_plan_file
+from runwright.plans.known import remember
+from runwright.plans.load import load_plan_file, plan_from_dict
 from runwright.plans.problems import Loaded
 from runwright.tools.base import Tool
 from runwright.tools.python import make_importable
@@ -17,8 +19,8 @@ from runwright.tools.registry import all_tools
 
 from .flowfile import flow_in, load_flow, plan_of
 
-_sources: dict[str, str] = {}
-_code: dict[str, dict[str, str]] = {}
+_reading: ContextVar[tuple[str, ...]] = ContextVar("runwright_reading", default=())
+"""What is being read: a plan, and in it the plans that steps of it are runs of."""
 
 
 def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loaded:
@@ -27,31 +29,56 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
         return read_function(load_flow(*flow), tools)
     file = path.resolve()
     make_importable(str(file.parent))
-    loaded = load_plan_file(path, all_tools() if tools is None else tools)
-    _remember(loaded.plan, str(file))
+    kinds = all_tools() if tools is None else tools
+    loaded = _in_circle_once(str(file), lambda: load_plan_file(path, kinds, link=_link(file.parent, tools)))
+    remember(loaded.plan, str(file))
+    return loaded
+
+
+def read_data(document: Mapping[str, Any], tools: Mapping[str, Tool] | None = None) -> Loaded:
+    """A plan that is data already. Files that it names are looked for in the working folder."""
+    loaded = plan_from_dict(document, all_tools() if tools is None else tools, link=_link(Path.cwd(), tools))
+    remember(loaded.plan)
     return loaded
 
 
 def read_function(function: PlanFunction[..., Any], tools: Mapping[str, Tool] | None = None) -> Loaded:
     """The plan that a function with @rw.plan writes down."""
-    loaded = plan_of(function, all_tools() if tools is None else tools)
-    if function.source is not None:
-        _remember(loaded.plan, str(Path(function.source).resolve()))
-    _code[content_hash(plan_body(loaded.plan))] = {
-        place_of(step.function): step.fingerprint for step in function.traced.functions.values()
-    }
+    kinds = all_tools() if tools is None else tools
+    name = f"{function.source}:{function.function.__qualname__}"
+
+    def ref_of(child: PlanFunction[..., Any]) -> str:
+        return remember(read_function(child, tools).plan, *_origin(child))
+
+    loaded = _in_circle_once(name, lambda: plan_of(function, kinds, ref_of))
+    remember(loaded.plan, *_origin(function))
     return loaded
 
 
-def _remember(plan: ExecutionPlan, file: str) -> None:
-    _sources[content_hash(plan_body(plan))] = file
+def _origin(function: PlanFunction[..., Any]) -> tuple[str | None, dict[str, str]]:
+    """Where a plan in Python comes from: its file, and the functions that are its steps."""
+    code = {place_of(step.function): step.fingerprint for step in function.traced.functions.values()}
+    return None if function.source is None else str(Path(function.source).resolve()), code
 
 
-def code_of(sha256: str) -> dict[str, str] | None:
-    """The functions that are the steps of a plan in Python, with the fingerprint of their code."""
-    return _code.get(sha256)
+def _link(folder: Path, tools: Mapping[str, Tool] | None) -> Callable[[str], str]:
+    """How to find the plan that a step names by a file, and what to call it from then on."""
+
+    def link(path: str) -> str:
+        file = folder / path
+        loaded = read_plan_file(file, tools)
+        return remember(loaded.plan, str(file.resolve().with_name(file.name.partition(":")[0])))
+
+    return link
 
 
-def source_of(sha256: str) -> str | None:
-    """The file that the plan with this hash was read from, if it was."""
-    return _sources.get(sha256)
+def _in_circle_once(name: str, read: Callable[[], Loaded]) -> Loaded:
+    above = _reading.get()
+    if name in above:
+        way = " -> ".join(Path(each).name for each in (*above[above.index(name) :], name))
+        raise RunwrightError(ErrorCode.INVALID_PLAN_SCHEMA, f"These plans run each other in a circle: {way}.")
+    token = _reading.set((*above, name))
+    try:
+        return read()
+    finally:
+        _reading.reset(token)

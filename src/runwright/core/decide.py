@@ -175,12 +175,12 @@ class Decider:
         if step.step_id in self.work.retry_at:
             self.marking.not_failed(index)
         elif step.foreach is None and may_retry(cell.error, cell.attempt, step.retry):
-            self.schedule_retry(step.step_id, cell.attempt, step.retry)
+            self.schedule_retry(step.step_id, cell.attempt, step.retry, cell.error)
         else:
             self.marking.failed_for_good(index)
 
-    def schedule_retry(self, path: str, attempt: int, policy: Retry) -> None:
-        due = self.now + int(delay(policy, self.run.run_id, path, attempt) * 1e6)
+    def schedule_retry(self, path: str, attempt: int, policy: Retry, error: ErrorInfo | None = None) -> None:
+        due = self.now + int(delay(policy, self.run.run_id, path, attempt, error) * 1e6)
         self.say("StepRetryScheduled", path, attempt, payloads.StepRetryScheduled(from_micros(due), attempt + 1))
 
     def look_at_retry(self, path: str) -> None:

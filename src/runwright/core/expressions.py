@@ -158,6 +158,11 @@ def is_true(condition: str | bool, scope: Mapping[str, Any]) -> bool:
     return bool(value)
 
 
+def every_expression_ends_in(text: str, name: str) -> bool:
+    """Whether the last thing that happens to each expression in a text is this filter."""
+    return all(compiled.last_filter == name for compiled in _template(text).expressions)
+
+
 def mentioned_steps(values: Iterable[Any]) -> frozenset[str] | None:
     """The steps that the expressions in these values mention, or None where that shows only when they run."""
     return mentioned_fields("steps", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from heapq import heappop, heappush
+from typing import Any
 
 from runwright.contract.plan import Backoff, Retry
 from runwright.contract.refs import ErrorInfo
@@ -11,6 +12,8 @@ from runwright.contract.refs import ErrorInfo
 from .workings import Workings
 
 Alarm = tuple[int, str]
+
+LONGEST_TOLD = 24 * 3600.0
 
 TOO_LATE = ErrorInfo("STEP_TIMEOUT", "It was to wait for longer than its timeout allows.", True, "timeout")
 
@@ -63,8 +66,15 @@ def may_retry(error: ErrorInfo | None, attempt: int, policy: Retry) -> bool:
     return attempt < policy.max_attempts and (error is None or error.retryable is not False)
 
 
-def delay(policy: Retry, run_id: str, path: str, attempt: int) -> float:
-    """Seconds until the next attempt. The jitter hangs on what is tried, so that the same run decides alike."""
+def delay(policy: Retry, run_id: str, path: str, attempt: int, error: ErrorInfo | None = None) -> float:
+    """Seconds until the next attempt; no fewer than the failed one was told to wait."""
+    told: Any = ((error.facts if error is not None else None) or {}).get("retryAfter")
+    least = float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_TOLD else 0.0
+    return max(least, _backoff(policy, run_id, path, attempt))
+
+
+def _backoff(policy: Retry, run_id: str, path: str, attempt: int) -> float:
+    """By policy. The jitter hangs on what is tried, so that the same run decides alike."""
     seconds = policy.initial
     if policy.backoff is Backoff.EXPONENTIAL:
         seconds *= 2.0 ** min(attempt - 1, 64)

@@ -8,16 +8,17 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, cast, overload
+from typing import Any, NoReturn, Self, cast, overload
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ParamType
+from runwright.plans.known import SUB_PLAN
 from runwright.results.encoding import encode_result
 
 from .decorated import Decorated, P, R, refuse_unknown
-from .recording import Recording, current
+from .recording import Recording
 from .steps import StepFunction, as_type, module_of, type_hints
 from .values import Value, written
 
@@ -25,7 +26,17 @@ _OPTIONS = ("name", "version", "description", "on_failure", "timeout")
 
 
 class PlanFunction(Decorated[P, R]):
-    """A plan in Python. `app.start(orders, day="2026-01-01")` runs it; nothing in it runs while it is written down."""
+    """A plan in Python. `app.start(orders, day="2026-01-01")` runs it; nothing in it runs while it is written down.
+
+    Called in another plan it is a step of that one: a run of its own, which ends no later than its parent.
+    """
+
+    kind = SUB_PLAN
+
+    def __init__(
+        self, function: Callable[P, R], options: dict[str, Any], call_options: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(function, options, call_options or {})
 
     def __repr__(self) -> str:
         return f"<plan {self.name}>"
@@ -43,12 +54,18 @@ class PlanFunction(Decorated[P, R]):
         """The file it is in."""
         return inspect.getsourcefile(self.function)
 
-    def __call__(self, *_args: P.args, **_kwargs: P.kwargs) -> NoReturn:
-        where = "inside another plan" if current() is not None else "by calling it"
+    def _with(self, call_options: dict[str, Any]) -> Self:
+        return type(self)(self.function, self._options, call_options)
+
+    def _run_here(self, *args: P.args, **kwargs: P.kwargs) -> NoReturn:  # noqa: ARG002
         raise RunwrightError(
             ErrorCode.INVALID_PLAN_SCHEMA,
-            f"The plan {self.name} cannot be run {where}. Start it with app.start({self.function.__name__}, ...).",
+            f"The plan {self.name} is not run by calling it. Start it with app.start({self.function.__name__}, ...).",
         )
+
+    def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        self._parameters()
+        return {"params": dict(self._bound(args, kwargs).arguments)}
 
     @functools.cached_property
     def traced(self) -> Traced:
@@ -61,7 +78,9 @@ class PlanFunction(Decorated[P, R]):
         if inspect.iscoroutine(result):
             result.close()
             raise _refused(f"The plan {self.name} is an `async def`. Write it with `def`: it only names steps.")
-        return Traced(self._document(recording, result), recording.functions)
+        steps = {step_id: called for step_id, called in recording.called.items() if isinstance(called, StepFunction)}
+        plans = {step_id: called for step_id, called in recording.called.items() if isinstance(called, PlanFunction)}
+        return Traced(self._document(recording, result), steps, plans)
 
     def _document(self, recording: Recording, result: Any) -> dict[str, Any]:
         """The plan as its YAML would say it."""
@@ -113,8 +132,8 @@ class PlanFunction(Decorated[P, R]):
         if step_id is None:
             hint = type_hints(self.function).get("return")
         else:
-            function = self.traced.functions.get(step_id)
-            hint = None if function is None else function.result_type
+            called = self.traced.functions.get(step_id) or self.traced.plans.get(step_id)
+            hint = None if called is None else type_hints(called.function).get("return")
         if step_id is not None and hint is not None and isinstance(value, list) and step_id in self.traced.mapped:
             items = cast("list[Any]", value)
             return [as_type(item, hint, f"The result of {step_id}") for item in items]
@@ -124,6 +143,7 @@ class PlanFunction(Decorated[P, R]):
 class Traced(msgspec.Struct, frozen=True):
     document: dict[str, Any]
     functions: dict[str, StepFunction[..., Any]]  # by step
+    plans: dict[str, PlanFunction[..., Any]]  # by the step that is a run of it
 
     @property
     def mapped(self) -> frozenset[str]:

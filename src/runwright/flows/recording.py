@@ -13,7 +13,7 @@ from runwright.core.expressions import mentioned_steps
 from .values import Value, expression, written
 
 if TYPE_CHECKING:
-    from .steps import StepFunction
+    from .decorated import Decorated
 
 _current: ContextVar[Recording | None] = ContextVar("runwright_recording", default=None)
 
@@ -26,7 +26,7 @@ def current() -> Recording | None:
 class Recording:
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
-        self.functions: dict[str, StepFunction[..., Any]] = {}
+        self.called: dict[str, Decorated[..., Any]] = {}  # by step
         self._conditions: list[str | bool] = []
         self._taken: set[str] = set()
 
@@ -50,21 +50,21 @@ class Recording:
 
     def add(
         self,
-        function: StepFunction[..., Any],
+        function: Decorated[..., Any],
         inputs: dict[str, Any],
         options: dict[str, Any],
         foreach: dict[str, Any] | None = None,
     ) -> Value:
         """Write a call down; gives back what stands for its result."""
         step_id = self._new_id(function.name, options.get("id"))
-        self.functions[step_id] = function
-        fields: dict[str, Any] = {"id": step_id, "python": written(inputs), **_settings(options)}
+        self.called[step_id] = function
+        fields: dict[str, Any] = {"id": step_id, function.kind: written(inputs), **_settings(options)}
         if foreach is not None:
             fields["foreach"] = {**foreach, "in": written(foreach["in"])}
         if self._conditions:
             fields["when"] = self._condition()
         after = dict.fromkeys(_step_of(value) for value in options.get("after") or ())
-        mentioned = mentioned_steps([fields["python"], fields.get("foreach"), fields.get("when")]) or ()
+        mentioned = mentioned_steps([fields[function.kind], fields.get("foreach"), fields.get("when")]) or ()
         fields["dependsOn"] = list(dict.fromkeys([*(known for known in self._ids() if known in mentioned), *after]))
         self.steps.append(fields)
         return StepValue(step_id)

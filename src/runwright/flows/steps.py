@@ -8,73 +8,43 @@ import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast, get_type_hints, overload
+from typing import Any, Self, get_type_hints, overload
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.results.encoding import encode_result
 
-from .decorated import Decorated, P, R, refuse_unknown
-from .recording import current
-from .values import Value
-
-_OPTIONS = ("retries", "backoff", "initial", "longest", "jitter", "timeout", "step_class", "cancellable", "id", "after")
+from .decorated import CALL_OPTIONS, Decorated, P, R, refuse_unknown, refused
 
 
 class StepFunction(Decorated[P, R]):
     """A function as a step. Called in a plan it is written down; called anywhere else it simply runs."""
 
+    kind = "python"
+
+    def __init__(self, function: Callable[P, R], call_options: dict[str, Any]) -> None:
+        super().__init__(function, {}, call_options)
+
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
-    @property
-    def name(self) -> str:
-        return self.function.__name__
+    def _with(self, call_options: dict[str, Any]) -> Self:
+        return type(self)(self.function, call_options)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        plan = current()
-        if plan is None:
-            return self.function(*args, **kwargs)
-        return cast("R", plan.add(self, self._inputs(args, kwargs), self._options))
-
-    def options(self, **changes: Any) -> StepFunction[P, R]:
-        """The same step with other settings, for one call: retries, timeout, id, after, ..."""
-        return StepFunction(self.function, {**self._options, **checked_options(changes)})
-
-    def map(self, items: Any, /, *, max_parallel: int | None = None, **others: Any) -> Any:
-        """Do this for each item, which becomes the first argument; the results come as a list, in order."""
-        first = next(iter(self._signature.parameters), None)
-        if first is None:
-            raise _refused(f"{self.name} takes no argument, so it cannot be mapped.")
-        plan = current()
-        if plan is None:
-            function = cast("Callable[..., Any]", self.function)
-            return [function(item, **others) for item in items]
-        inputs = self._inputs((Value("item"),), others)
-        foreach = {"in": items, **({} if max_parallel is None else {"maxParallel": max_parallel})}
-        return plan.add(self, inputs, self._options, foreach)
+    def _run_here(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of the `python` step that stands for this call."""
         call = place_of(self.function)
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise _refused(f"{self.name}: {error}. It is {self.name}{self._signature}.") from None
-        return {"call": call, "args": _by_name(self._signature, bound)}
+        return {"call": call, "args": _by_name(self._signature, self._bound(args, kwargs))}
 
     # When it runs
 
     def convert(self, args: dict[str, Any] | list[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments as JSON has them, as what the function says it takes."""
         hints = self._hints
-        try:
-            given = args if isinstance(args, list) else []
-            named = {} if isinstance(args, list) else args
-            bound = self._signature.bind(*given, **named)
-        except TypeError as error:
-            raise _refused(f"{self.name}: {error}. It is {self.name}{self._signature}.") from None
+        bound = self._bound(tuple(args), {}) if isinstance(args, list) else self._bound((), args)
         for name, value in bound.arguments.items():
             hint = hints.get(name)
             if hint is not None and self._signature.parameters[name].kind not in _MANY:
@@ -95,11 +65,6 @@ class StepFunction(Decorated[P, R]):
             source = b"" if code is None else code.co_code
         return sha256(source).hexdigest()[:16]
 
-    @property
-    def result_type(self) -> Any:
-        """What it says it gives back; None if it says nothing."""
-        return self._hints.get("return")
-
 
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -111,7 +76,7 @@ def _by_name(signature: inspect.Signature, bound: inspect.BoundArguments) -> dic
         kind = signature.parameters[name].kind
         if kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             if bound.kwargs:
-                raise _refused(f"A step cannot take both arguments without a name and {', '.join(bound.kwargs)}.")
+                raise refused(f"A step cannot take both arguments without a name and {', '.join(bound.kwargs)}.")
             return list(bound.args)
         if kind is inspect.Parameter.VAR_KEYWORD:
             named.update(value)
@@ -158,7 +123,7 @@ def place_of(function: Callable[..., Any]) -> str:
     """`module:name`, by which any process finds the function again."""
     name = function.__qualname__
     if "<" in name:
-        raise _refused(
+        raise refused(
             f"{name} cannot be found again by another process: it is a lambda, or a function inside a function. "
             "Move it to the top of a module."
         )
@@ -177,15 +142,6 @@ def module_of(function: Callable[..., Any]) -> str:
         return module
     sys.modules.setdefault(name, main)  # in this process it is loaded already
     return name
-
-
-def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    refuse_unknown(options, _OPTIONS, "A step", ErrorCode.INVALID_STEP_SCHEMA)
-    return options
-
-
-def _refused(sentence: str) -> RunwrightError:
-    return RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, sentence)
 
 
 @overload
@@ -207,9 +163,9 @@ def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function a step. `retries=3` tries it up to four times; durations are seconds or texts such as "30s"."""
     if function is not None:
         return StepFunction(function, {})
-    checked = checked_options(options)
+    refuse_unknown(options, CALL_OPTIONS, "A step", ErrorCode.INVALID_STEP_SCHEMA)
 
     def decorate(function: Callable[..., Any]) -> StepFunction[..., Any]:
-        return StepFunction(function, checked)
+        return StepFunction(function, options)
 
     return decorate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, cast
 
@@ -16,47 +16,51 @@ from .document import LARGEST, Document, data_problems
 from .fields import Fields
 from .header import Header, read_header
 from .kinds import Kinds
+from .known import SUB_PLAN
 from .mentions import Mentions
 from .parts import make_part
 from .problems import PLAN, Findings, Loaded, PlanInvalid, did_you_mean, listed
 from .steps import ReadStep, read_step
 from .values import check_values
 
+Link = Callable[[str], str]
+"""Reads the plan in a file that a step names, and gives back a reference to it."""
 
-def load_plan(source: bytes | str, *, name: str = "plan", kinds: Kinds) -> Loaded:
+
+def load_plan(source: bytes | str, *, name: str = "plan", kinds: Kinds, link: Link | None = None) -> Loaded:
     """The plan that this YAML or JSON text is. `name` is what its problems call the file."""
     document = Document(source, name)
     findings = Findings()
-    plan = _read(document.data, kinds, findings)
+    plan = _read(document.data, kinds, findings, link)
     if plan is None or document.noted:
         raise PlanInvalid(document.problems(findings.errors))
     return Loaded(plan, tuple(document.problems(findings.warnings)))
 
 
-def load_plan_file(path: FilePath, kinds: Kinds) -> Loaded:
+def load_plan_file(path: FilePath, kinds: Kinds, link: Link | None = None) -> Loaded:
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"The plan {path} cannot be read: {reason}.") from error
-    return load_plan(source, name=str(path), kinds=kinds)
+    return load_plan(source, name=str(path), kinds=kinds, link=link)
 
 
-def plan_from_dict(document: Mapping[str, Any], kinds: Kinds, name: str = "plan") -> Loaded:
+def plan_from_dict(document: Mapping[str, Any], kinds: Kinds, name: str = "plan", link: Link | None = None) -> Loaded:
     """The plan that this data is. Its problems name fields, as data has no lines."""
     findings = Findings()
     check_values(document, findings)
     if findings.errors:
         raise PlanInvalid(data_problems(name, findings.errors))
     data = msgspec.json.decode(msgspec.json.encode(document))  # a copy: the plan must not change with what it came from
-    plan = _read(data, kinds, findings)
+    plan = _read(data, kinds, findings, link)
     if plan is None:
         raise PlanInvalid(data_problems(name, findings.errors))
     return Loaded(plan, tuple(data_problems(name, findings.warnings)))
 
 
-def _read(data: Any, kinds: Kinds, findings: Findings) -> ExecutionPlan | None:
+def _read(data: Any, kinds: Kinds, findings: Findings, link: Link | None) -> ExecutionPlan | None:
     """The plan, or None if errors were found."""
     if not isinstance(data, dict):
         what = "This is empty. " if data is None else ""
@@ -68,6 +72,9 @@ def _read(data: Any, kinds: Kinds, findings: Findings) -> ExecutionPlan | None:
     top = Fields(cast("dict[str, Any]", data), (), PLAN, findings)
     header = read_header(top, findings)
     reads = _read_steps(top, kinds, findings)
+    if link is not None:
+        for read in reads:
+            _link_step(read, link, findings)
     order = _order(header, reads, findings)
     mentions = Mentions(reads, {**header.param_types, **header.params}, findings)
     mentions.check(order)
@@ -108,6 +115,23 @@ def _read_steps(top: Fields, kinds: Kinds, findings: Findings) -> list[ReadStep]
             findings.error((*read.path, field), PLAN, sentence)
         reads.append(read)
     return reads
+
+
+def _link_step(read: ReadStep, link: Link, findings: Findings) -> None:
+    """A plan that a step names by its file is named by its content from here on."""
+    path = read.step.inputs.get("path") if read.step.kind == SUB_PLAN else None
+    if not isinstance(path, str):
+        return
+    try:
+        inputs = {**read.step.inputs, "ref": link(path)}
+        del inputs["path"]
+        read.step = msgspec.structs.replace(read.step, inputs=inputs)
+    except PlanInvalid as invalid:
+        more = len(invalid.problems) - 1
+        rest = f", and {more} more" if more else ""
+        findings.error(read.input_path(("path",)), PLAN, f"That plan cannot be used: {invalid.problems[0]}{rest}")
+    except RunwrightError as error:
+        findings.error(read.input_path(("path",)), ErrorCode(error.code), error.detail)
 
 
 def _order(header: Header, reads: list[ReadStep], findings: Findings) -> Order | None:

@@ -7,9 +7,9 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
@@ -56,25 +56,29 @@ class ResultStore:
     def _keep(self, name: str, body: bytes) -> None:
         path = self._path(name)
         if not _holds(path, body):
-            self._write(path, body)
+            keep_file(path, lambda file: file.write(body))
         # Also where it was there before: whoever wrote it may not have got this far yet.
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
-    def _write(self, path: Path, body: bytes) -> None:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self._folder)
-            _sync_folder(self._folder.parent)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}")
-        try:
-            with draft.open("xb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+
+def keep_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file so that it is there wholly or not at all, and still there after a crash."""
+    missing = [folder for folder in path.parents if not folder.is_dir()]
+    if missing:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync_folder(folder.parent)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}")
+    try:
+        with draft.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 def _holds(path: Path, body: bytes) -> bool:
@@ -85,7 +89,7 @@ def _holds(path: Path, body: bytes) -> bool:
         return False
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -142,20 +142,20 @@ class RunDriver:
             decider.at(self.engine.clock.now())
             for fact in facts:
                 fact.apply(decider)
-            room = self.engine.room()
+            room = self.engine.rooms.now()
             decider.decide(room, stopped=self.launcher.idle)
             drafts, blobs = decider.take()
             self._report_violations()
             if not drafts:
                 break
-            self.engine.reserve(room)  # until the executor counts them
+            self.engine.rooms.reserve(room)  # until the executor counts them
             try:
                 if blobs:
                     await self._put_aside(blobs)
                 if await self._append(drafts, facts):
                     break  # otherwise the log has moved on: the facts stay, the decisions are made anew
             finally:
-                self.engine.reserve(room, -1)
+                self.engine.rooms.reserve(room, -1)
         for fact in facts:
             fact.durable()
         self._under_way = []
@@ -164,7 +164,7 @@ class RunDriver:
         if decider.missing or self.launcher.missing:
             await self.launcher.fetch({**decider.missing, **self.launcher.missing})
             self._awake = True
-        self.engine.wait_for_room(self, room.short)
+        self.engine.rooms.wait(self, room.short)
         if decider.status in ENDED:
             return True
         if decider.stop is not None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.plan import StepClass
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.net import Net
-from runwright.core.room import Room
 from runwright.core.state import RunState, freeze
 from runwright.core.steering import is_ending
 from runwright.core.workings import Workings
 from runwright.log.base import RunLog
 from runwright.log.judge import Fence
 from runwright.plans.store import PlanStore
+from runwright.results.artifacts import ArtifactStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.values import Values
 from runwright.tools.base import Tool
@@ -31,14 +30,14 @@ from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 from .driver import RunDriver
 from .lease import LeaseKeeper, ends_with_loop
 from .restore import restore, under_way
+from .rooms import Rooms
 from .runplans import RunPlans
 from .settings import EngineSettings
 from .timers import LONGEST_SLEEP, Timers
-from .work import Executing
+from .work import Executing, SubRunning
 
 logger = logging.getLogger("runwright.engine")
 
-CLASSES = tuple(StepClass)
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
 WANTED_POLL = 0.5
@@ -60,6 +59,7 @@ class Engine:
         settings: EngineSettings,
         secrets: SecretsProvider | None = None,
         provider: str = "embedded",
+        artifacts: ArtifactStore | None = None,
     ) -> None:
         self.log = log
         self.clock = log.clock
@@ -73,6 +73,8 @@ class Engine:
         self.step_logs = step_logs
         self.settings = settings
         self.provider = provider
+        self.artifacts = artifacts
+        self.sub_runs: SubRunning | None = None  # whoever can start runs says how
         self.secrets: SecretsProvider = secrets or EnvironmentSecrets()
         self.drain_timeout = settings.drain_timeout
         self.cancel_deadline = settings.cancel_deadline
@@ -90,8 +92,7 @@ class Engine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
-        self._short_of_room: dict[StepClass, dict[RunDriver, None]] = {step_class: {} for step_class in CLASSES}
-        self._reserved = dict.fromkeys(CLASSES, 0)
+        self.rooms = Rooms(executor)
         self._background: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
@@ -165,37 +166,6 @@ class Engine:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
         task.add_done_callback(ends_with_loop)
-
-    def room(self) -> Room:
-        """How much may start now: what the executor has room for, less what is being appended."""
-        return Room({step_class: self.executor.room(step_class) - self._reserved[step_class] for step_class in CLASSES})
-
-    def reserve(self, room: Room, change: int = 1) -> None:
-        """Keep what was taken for whoever is about to use it; with -1, let it go."""
-        for step_class in room.taken:
-            self._reserved[step_class] += change
-            if change < 0:
-                self.room_is_free(step_class)  # what took it may not have needed it after all
-
-    def wait_for_room(self, driver: RunDriver, classes: Collection[StepClass]) -> None:
-        """Of these classes the driver could use more. It may have had the turn for another: then the next gets it."""
-        if not classes and not driver.room_matters:
-            return
-        driver.room_matters = bool(classes)
-        for step_class, waiting in self._short_of_room.items():
-            if step_class in classes:
-                waiting[driver] = None
-            else:
-                waiting.pop(driver, None)
-            self.room_is_free(step_class)  # it may have come free while the driver was busy
-
-    def room_is_free(self, step_class: StepClass) -> None:
-        """A slot may be free: whoever has waited longest for one of its class gets to look first."""
-        waiting = self._short_of_room[step_class]
-        if waiting and self.executor.room(step_class) > self._reserved[step_class]:
-            driver = next(iter(waiting))
-            del waiting[driver]
-            driver.poke()
 
     def park(self, run_id: str, wake_at: int | None) -> None:
         """Nothing to do for a while: keep only the run's name, and when it is due."""
@@ -298,8 +268,7 @@ class Engine:
         if run_id in self._drivers:  # while we read
             return True
         driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True)
-        for path, attempt in () if is_ending(decider) else cut_short:
-            driver.launcher.launch(path, attempt)
+        driver.launcher.take_up(cut_short, is_ending=is_ending(decider))
         if self._arriving[run_id]:
             driver.look_again()  # a signal came in while we read
         self._drive(driver)
@@ -313,7 +282,7 @@ class Engine:
         task.add_done_callback(lambda task: self._driven(run_id, driver, task))
 
     def _driven(self, run_id: str, driver: RunDriver, task: asyncio.Task[None]) -> None:
-        self.wait_for_room(driver, ())
+        self.rooms.wait(driver, ())
         if self._closing:
             return
         self._drivers.pop(run_id, None)
@@ -406,8 +375,11 @@ class Engine:
         decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
         decider.engine_attempt = max(1, decider.work.engine_attempt)
         driver = RunDriver(self, net, decider, seq, fence, exists=True)
+        cut_short = under_way(decider)
         await driver.apply_only()
-        if driver.status not in ENDED:
+        if driver.status in ENDED:
+            driver.launcher.take_up(cut_short, is_ending=True)
+        else:
             open_now = driver.status is RunStatus.RUNNING
             await self.log.release_run(run_id, fence, self.clock.now() if open_now else None)
         return driver.status

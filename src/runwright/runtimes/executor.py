@@ -68,6 +68,8 @@ class Execution:
         else:
             self._give_up()
 
+    let_go = kill
+
     def finish(self) -> None:
         self.ended = True
         if self._timer is not None:

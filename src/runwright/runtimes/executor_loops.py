@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from runwright.tools.base import StepContext, enter_step, running_step
+from runwright.tools.pooled import close_pooled
 
 from .executor_work import Outcome
 
@@ -157,6 +158,7 @@ class LoopThread:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=2)
+        await close_pooled()
         await self.loop.shutdown_asyncgens()
 
 

@@ -8,7 +8,8 @@ import os
 import socket
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -94,37 +95,46 @@ class _Isolated:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
                     report = msgspec.json.decode(line, type=Report)
-                    if report.what != "checkpoint":
+                    if report.what in ("result", "error"):
                         self._report = report
                         loop.call_later(_LAST_WORDS, child.kill)  # threads of the step may keep it
                         continue
-                    answer = await self._save(msgspec.json.decode(report.body))
+                    answer = await self._do(partial(self._asked, report))
                     await loop.sock_sendall(channel, msgspec.json.encode(answer) + b"\n")
 
-    async def _save(self, state: Any) -> Answer:
-        """Make a checkpoint durable, in a thread: it waits for the store."""
+    def _asked(self, report: Report) -> Answer:
+        """What the step asks of us while it runs."""
+        context, body = self._work.context, msgspec.json.decode(report.body)
+        if report.what == "checkpoint":
+            context.checkpoint(body)
+            return Answer()
+        if report.what == "keep":
+            return Answer(result=context.keep(body["path"], body["kind"]))
+        return Answer(result=context.fetch(body["ref"], body["target"]))
+
+    async def _do(self, work: Callable[[], Answer]) -> Answer:
+        """In a thread: it waits for a store."""
         loop = asyncio.get_running_loop()
-        saved: asyncio.Future[Answer] = loop.create_future()
+        done: asyncio.Future[Answer] = loop.create_future()
 
-        def save() -> None:
+        def do() -> None:
             try:
-                self._work.context.checkpoint(state)
-                answer = Answer()
+                answer = work()
             except BaseException as error:
-                trouble = failure(error, self._work.context).error
-                answer = Answer(trouble or ErrorInfo("CHECKPOINT_FAILED"))
+                answer = Answer(failure(error, self._work.context).error or ErrorInfo("STEP_RAISED"))
             with contextlib.suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(lambda: saved.done() or saved.set_result(answer))
+                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(answer))
 
-        threading.Thread(target=save, name="checkpoint", daemon=True).start()
-        return await saved
+        threading.Thread(target=do, name="for an isolated step", daemon=True).start()
+        return await done
 
     def _outcome(self, status: int) -> Outcome:
         report = self._report
         if report is not None and report.what == "result":
-            return Outcome(bytes(report.body))
+            return Outcome(bytes(report.body), artifacts=tuple(report.artifacts))
         if report is not None:
-            return Outcome(error=msgspec.json.decode(report.body, type=ErrorInfo), facts=report.facts)
+            error = msgspec.json.decode(report.body, type=ErrorInfo)
+            return Outcome(error=error, artifacts=tuple(report.artifacts))
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
         raise StepError("PROCESS_DIED", f"The process of the step {how} before it gave a result.")
 

@@ -14,7 +14,7 @@ import msgspec
 
 from runwright.contract.errors import STORE_CODES, RunwrightError
 from runwright.contract.plan import Step
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool, enter_step
 
@@ -39,8 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
     result: bytes | None = None
     """JSON, where the step completed."""
     error: ErrorInfo | None = None
-    facts: dict[str, Any] = {}
-    """What else the step said about its error; it can be stored."""
+    artifacts: tuple[ArtifactRef, ...] = ()
+    """Those that the step gave back itself; what it handed to `keep` is noted elsewhere."""
     abandoned: bool = False
     """It did not stop, and nobody waits for it any more."""
 
@@ -76,7 +76,7 @@ def carry_out(work: Work) -> Outcome | Awaitable[Any]:
         value = work.tool.run(work.inputs, work.context)
         if is_awaitable(value):
             return value
-        return _ended(work, Outcome(encode_result(value)))
+        return _ended(work, given(value))
     except BaseException as error:  # also SystemExit: a step may end itself, but not us
         return _ended(work, failure(error, work.context))
 
@@ -88,9 +88,21 @@ async def carry_on(work: Work, awaitable: Awaitable[Any] | None = None) -> Outco
         value = work.tool.run(work.inputs, work.context) if awaitable is None else awaitable
         if is_awaitable(value):
             value = await value
-        return _ended(work, Outcome(encode_result(value)))
+        return _ended(work, given(value))
     except BaseException as error:
         return _ended(work, failure(error, work.context))
+
+
+def given(value: Any) -> Outcome:
+    """How a step ended that gave this back."""
+    if not isinstance(value, StepOutput):
+        return Outcome(encode_result(value))
+    artifacts = tuple(value.artifact_refs)
+    if value.status == "SUCCESS":
+        return Outcome(encode_result(value.result), artifacts=artifacts)
+    return Outcome(
+        error=value.error or ErrorInfo("STEP_FAILED", "The step said so.", True, "user"), artifacts=artifacts
+    )
 
 
 def _ended(work: Work, outcome: Outcome) -> Outcome:
@@ -159,10 +171,10 @@ def _said_by_step(error: StepError) -> Outcome:
         category=storable(error.category)[:100],
     )
     try:
-        encode_result(error.facts)
+        facts = msgspec.json.decode(encode_result(error.facts))
     except RunwrightError:
-        return Outcome(error=info)
-    return Outcome(error=info, facts=error.facts)
+        facts = None  # they cannot be stored
+    return Outcome(error=msgspec.structs.replace(info, facts=facts or None))
 
 
 def _said_by_us(error: RunwrightError) -> Outcome:

@@ -5,7 +5,7 @@ A fact is kept until it is durable. It may be applied again, to a state that was
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import StepStatus
 from runwright.core.decide import Decider
@@ -47,12 +47,21 @@ def is_under_way(decider: Decider, path: str, attempt: int) -> bool:
 
 
 class StepEnded:
-    def __init__(self, path: str, attempt: int, took_ms: float, result: bytes | None, error: ErrorInfo | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        attempt: int,
+        took_ms: float,
+        result: bytes | None,
+        error: ErrorInfo | None,
+        artifacts: Sequence[ArtifactRef] = (),
+    ) -> None:
         self.path = path
         self.attempt = attempt
         self.took_ms = took_ms
         self.result = result
         self.error = error
+        self.artifacts = list(dict.fromkeys(artifacts))
 
     def apply(self, decider: Decider) -> None:
         if self.path not in decider.net.index:
@@ -61,14 +70,17 @@ class StepEnded:
         if not is_under_way(decider, self.path, self.attempt):
             return  # it was ended otherwise, by a cancel or a deadline
         if self.error is not None:
-            failed = payloads.StepFailed(self.error, self.took_ms)
+            failed = payloads.StepFailed(self.error, self.took_ms, self.artifacts or None)
             decider.say("StepFailed", self.path, self.attempt, failed)
             return
         decider.say("StepCompleted", self.path, self.attempt, self._good_end(decider))
 
     def _good_end(self, decider: Decider) -> dict[str, Any]:
         name, where = placed("result", b"null" if self.result is None else self.result, decider.blobs)
-        return {name: msgspec.Raw(where), "durationMs": self.took_ms}
+        good: dict[str, Any] = {name: msgspec.Raw(where), "durationMs": self.took_ms}
+        if self.artifacts:
+            good["artifactRefs"] = self.artifacts
+        return good
 
     def _end_iteration(self, decider: Decider, place: EntityPath | None) -> None:
         if place is None or not is_under_way(decider, self.path, self.attempt):

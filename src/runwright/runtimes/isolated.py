@@ -11,15 +11,16 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.results.encoding import encode_result
 from runwright.tools.base import StepContext, StepError, enter_step
 
-from .executor_work import CANCELLED, Outcome, failure, is_awaitable
+from .executor_work import CANCELLED, Outcome, failure, given, is_awaitable
 
 
 class Order(msgspec.Struct):
@@ -37,17 +38,18 @@ class Order(msgspec.Struct):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """What the child says: a checkpoint, or how it ended."""
+    """What the child says: a wish, such as a checkpoint, or how it ended."""
 
-    what: Literal["checkpoint", "result", "error"]
+    what: Literal["checkpoint", "keep", "fetch", "result", "error"]
     body: msgspec.Raw
-    facts: dict[str, Any] = {}
+    artifacts: list[ArtifactRef] = []
 
 
-class Answer(msgspec.Struct):
-    """What became of a checkpoint."""
+class Answer(msgspec.Struct, omit_defaults=True):
+    """What became of what the child asked for."""
 
     trouble: ErrorInfo | None = None
+    result: Any = None
 
 
 class _Parent:
@@ -63,13 +65,32 @@ class _Parent:
         return msgspec.json.decode(self._file.readline(), type=Order)
 
     def save(self, state: Any) -> None:
-        body = encode_result(state)
+        self._ask("checkpoint", encode_result(state))
+
+    def keep(self, source: Path | bytes, kind: str) -> ArtifactRef:
+        if isinstance(source, Path):
+            return self._keep(source.resolve(), kind)
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "artifact"
+            file.write_bytes(source)
+            return self._keep(file, kind)
+
+    def _keep(self, file: Path, kind: str) -> ArtifactRef:
+        return msgspec.convert(self._ask("keep", encode_result({"path": str(file), "kind": kind})), ArtifactRef)
+
+    def fetch(self, ref: ArtifactRef | str, target: Path) -> int:
+        return self._ask("fetch", encode_result({"ref": ref, "target": str(target.absolute())}))
+
+    def _ask(self, what: Literal["checkpoint", "keep", "fetch"], body: bytes) -> Any:
         with self._turn:
-            self.tell(Report("checkpoint", msgspec.Raw(body)))
+            self.tell(Report(what, msgspec.Raw(body)))
             answer = msgspec.json.decode(self._file.readline(), type=Answer)
         if answer.trouble is not None:
             error = answer.trouble
             raise StepError(error.code or "", error.message or "", retryable=bool(error.retryable))
+        return answer.result
 
     def tell(self, report: Report) -> None:
         self._socket.sendall(msgspec.json.encode(report) + b"\n")
@@ -88,6 +109,7 @@ def main(descriptor: int) -> None:
         secrets=order.secrets,
         write=_write,
         save=parent.save,
+        artifacts=parent,
     )
     stop = _Stop(context)
     signal.signal(signal.SIGTERM, stop)
@@ -95,9 +117,9 @@ def main(descriptor: int) -> None:
     outcome = _carry_out(order, context, stop)
     sys.stdout.flush()
     if outcome.result is not None:
-        parent.tell(Report("result", msgspec.Raw(outcome.result)))
+        parent.tell(Report("result", msgspec.Raw(outcome.result), list(outcome.artifacts)))
     else:
-        parent.tell(Report("error", msgspec.Raw(msgspec.json.encode(outcome.error)), outcome.facts))
+        parent.tell(Report("error", msgspec.Raw(msgspec.json.encode(outcome.error)), list(outcome.artifacts)))
 
 
 class _Stop:
@@ -127,7 +149,7 @@ def _carry_out(order: Order, context: StepContext, stop: _Stop) -> Outcome:
         value = tool.run(msgspec.json.decode(order.inputs, type=tool.inputs), context)
         if is_awaitable(value):
             value = _await(value, stop)
-        return Outcome(encode_result(value))
+        return given(value)
     except BaseException as error:
         if stop.asked and isinstance(error, SystemExit):
             return CANCELLED
@@ -137,11 +159,16 @@ def _carry_out(order: Order, context: StepContext, stop: _Stop) -> Outcome:
 def _await(value: Any, stop: _Stop) -> Any:
     import asyncio  # only here: it is a third of what starting this process takes
 
+    from runwright.tools.pooled import close_pooled
+
     async def finish() -> Any:
         task = asyncio.ensure_future(value)
         stop.cancel = task.cancel
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
-        return await task
+        try:
+            return await task
+        finally:
+            await close_pooled()
 
     return asyncio.run(finish())
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
+from runwright.plans.known import SUB_PLAN
 from runwright.plans.secrets import secret_refs, with_secrets
+from runwright.results.artifacts import ArtifactStore
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 from runwright.tools.secrets import Mask, SecretContext
@@ -40,16 +43,18 @@ STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 class _Running:
     """An attempt at work in this process."""
 
-    __slots__ = ("attempt", "began", "execution", "mask", "node", "overdue", "path")
+    __slots__ = ("artifacts", "attempt", "began", "execution", "lane", "mask", "node", "overdue", "path")
 
-    def __init__(self, path: str, attempt: int, node: Node, began: float) -> None:
+    def __init__(self, path: str, attempt: int, node: Node, lane: Lane, began: float) -> None:
         self.path = path
         self.attempt = attempt
         self.node = node
+        self.lane = lane
         self.began = began
         self.execution: Execution | None = None
         self.overdue = False
         self.mask: Mask | None = None  # where it was given secrets
+        self.artifacts: list[ArtifactRef] = []
 
 
 class _SecretsNeeded(Exception):
@@ -79,10 +84,24 @@ class Launcher:
     def count(self) -> int:
         return len(self._running)
 
-    def launch(self, path: str, attempt: int) -> None:
-        node, indexes = self._driver.net.node(path), ()
+    def take_up(self, cut_short: Sequence[tuple[str, int]], *, is_ending: bool) -> None:
+        """Steps that were under way in a process that is gone: they begin anew, or if the run ends, so do theirs."""
+        for path, attempt in cut_short:
+            node, _ = self._node(path)
+            if not is_ending:
+                self.launch(path, attempt)
+            elif node is not None and node.step.kind == SUB_PLAN and self._engine.sub_runs is not None:
+                self._engine.do(self._engine.sub_runs.stop(self._driver.run, path, attempt))
+
+    def _node(self, path: str) -> tuple[Node | None, tuple[int, ...]]:
+        """The step that a path belongs to, and which iterations of it."""
+        node = self._driver.net.node(path)
         if node is None and (place := parse_path(path)) is not None:
-            node, indexes = self._driver.net.node(place.step), place.indexes
+            return self._driver.net.node(place.step), place.indexes
+        return node, ()
+
+    def launch(self, path: str, attempt: int) -> None:
+        node, indexes = self._node(path)
         if node is None or self._abandoned or not is_under_way(self._driver.decider, path, attempt):
             return
         if node.step.foreach is not None and not indexes:
@@ -112,13 +131,19 @@ class Launcher:
         except Exception as error:  # a tool from elsewhere may fail in ways of its own: that is its step's business
             self._fail(path, attempt, StepError("STEP_RAISED", f"{type(error).__name__}: {error}"))
             return
-        running = _Running(path, attempt, node, self._engine.clock.monotonic())
+        running = _Running(path, attempt, node, lane, self._engine.clock.monotonic())
         running.mask = Mask(secrets.values()) if secrets else None
         self._running[path] = running
         work = Work(tool, lane, inputs, node.step, self._context(running, indexes, secrets))
-        running.execution = self._engine.executor.start(work, partial(self._ended, running))
+        running.execution = self._start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    def _start(self, work: Work, done: Callable[[Outcome], None]) -> Execution:
+        if work.lane is not Lane.RUN:
+            return self._engine.executor.start(work, done)
+        assert self._engine.sub_runs is not None
+        return self._engine.sub_runs.start(work, self._driver.run, done)
 
     def _ask(self, node: Node, path: str, attempt: int, tool: Tool, inputs: Any) -> None:
         timeout = node.step.timeout
@@ -197,6 +222,7 @@ class Launcher:
             end_output=output.close,
             save=partial(self._save, path, attempt, running.mask),
             secrets={name: secrets[name] for name in running.node.step.secret_refs},
+            artifacts=None if self._engine.artifacts is None else _Shelf(self._engine.artifacts, running.artifacts),
         )
 
     def _save(self, path: str, attempt: int, mask: Mask | None, state: Any) -> None:
@@ -229,7 +255,7 @@ class Launcher:
         running.execution = None  # each knows the other, and neither is needed any more
         if self._running.get(running.path) is running:
             del self._running[running.path]
-        self._engine.room_is_free(running.node.step.step_class)
+        self._engine.rooms.is_free(running.node.step.step_class)
         if self._abandoned:
             return
         error, result = outcome.error, outcome.result
@@ -242,7 +268,8 @@ class Launcher:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
         took = (self._engine.clock.monotonic() - running.began) * 1000
-        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), result, error))
+        artifacts = (*running.artifacts, *outcome.artifacts)
+        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), result, error, artifacts))
 
     def _time_is_up(self, running: _Running) -> None:
         if self._running.get(running.path) is running and running.execution is not None:
@@ -261,7 +288,8 @@ class Launcher:
                 continue
             if by_force:
                 running.execution.kill()
-                self._running.pop(running.path, None)
+                if running.lane is not Lane.RUN:  # that is told to stop in its own log, which comes first
+                    self._running.pop(running.path, None)
             elif running.node.step.cancellable:
                 running.execution.cancel(STOP_GRACE)
             else:
@@ -281,7 +309,7 @@ class Launcher:
         self._abandoned = True
         for running in list(self._running.values()):
             if running.execution is not None:
-                running.execution.kill()
+                running.execution.let_go()
         self._running.clear()
 
     # Values that were put aside
@@ -300,6 +328,19 @@ class Launcher:
             self.launch(path, attempt)
 
 
+class _Shelf:
+    """The store for artifacts, as one step sees it: what it keeps is noted."""
+
+    def __init__(self, store: ArtifactStore, kept: list[ArtifactRef]) -> None:
+        self._store = store
+        self._kept = kept
+        self.fetch = store.get
+
+    def keep(self, source: Path | bytes, kind: str) -> ArtifactRef:
+        ref = self._store.put(source, kind)
+        self._kept.append(ref)
+        return ref
+
+
 def _masked(error: ErrorInfo, mask: Mask) -> ErrorInfo:
-    message = None if error.message is None else mask.text(error.message)
-    return msgspec.structs.replace(error, message=message, code=None if error.code is None else mask.text(error.code))
+    return msgspec.json.decode(mask.json(msgspec.json.encode(error)), type=ErrorInfo)

@@ -36,6 +36,8 @@ class _Played:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(0, self._finish, _STOPPED)
 
+    let_go = kill
+
     def _finish(self, outcome: Outcome) -> None:
         if self._ended or self._executor.closed:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from runwright.contract.events import RunIdentity
 from runwright.contract.plan import StepClass
 from runwright.runtimes.executor import Outcome, Work
 
@@ -16,6 +17,20 @@ class Execution(Protocol):
 
     def kill(self) -> None:
         """Stop it now."""
+        ...
+
+    def let_go(self) -> None:
+        """The run is not driven here any more: what belongs to this process is stopped, and nobody is told."""
+        ...
+
+
+class SubRunning(Protocol):
+    """Carries out steps that are runs of other plans."""
+
+    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution: ...
+
+    async def stop(self, parent: RunIdentity, path: str, attempt: int) -> None:
+        """See that the run of a step ends, although nobody waits for it."""
         ...
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import Step
+from runwright.contract.refs import ArtifactRef
 
 
 class Lane(StrEnum):
@@ -21,6 +23,7 @@ class Lane(StrEnum):
     INLINE = "inline"  # at once, in the driver: for what takes no time
     TIMER = "timer"  # nowhere: the driver completes the step when its time has come
     ASK = "ask"  # nowhere: the driver completes the step when somebody answers, or an event comes
+    RUN = "run"  # it is a run of its own; the driver completes the step when that has ended
     TOOL_LOOP = "tool loop"  # a coroutine of ours, on a loop that no user code can block
     STEP_LOOP = "step loop"  # a coroutine of the user's, on the loop for such
     THREAD = "thread"
@@ -39,6 +42,14 @@ class StepError(Exception):
         self.retryable = retryable
         self.category = category
         self.facts = facts
+
+
+class ArtifactShelf(Protocol):
+    """Where a step's artifacts go, and where it finds those of others."""
+
+    def keep(self, source: Path | bytes, kind: str) -> ArtifactRef: ...
+
+    def fetch(self, ref: ArtifactRef | str, target: Path) -> int: ...
 
 
 def _nothing() -> None:
@@ -60,6 +71,7 @@ class StepContext:
         save: Callable[[Any], None],
         end_output: Callable[[], None] = _nothing,
         secrets: Mapping[str, str] | None = None,
+        artifacts: ArtifactShelf | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -71,6 +83,7 @@ class StepContext:
         self.end_output = end_output  # called where the step ran, before anybody is told that it ended
         self.secrets: Mapping[str, str] = secrets or {}  # those that the step names, by name
         self._save = save
+        self._artifacts = artifacts
 
     @property
     def cancelled(self) -> threading.Event:
@@ -96,6 +109,20 @@ class StepContext:
     def checkpoint(self, state: Any) -> None:
         """Keep a mark of progress. Once this returns it is durable, and `restored` if the step runs again."""
         self._save(state)
+
+    def keep(self, source: str | Path | bytes, kind: str = "file") -> ArtifactRef:
+        """Keep a file, or bytes, as an artifact of this step. Give the reference back, and others can fetch it."""
+        return self._shelf().keep(source if isinstance(source, bytes) else Path(source), kind)
+
+    def fetch(self, ref: ArtifactRef | Mapping[str, Any] | str, target: str | Path) -> int:
+        """Write an artifact to a file, checked against its hash; gives back its size."""
+        wanted = msgspec.convert(ref, ArtifactRef) if isinstance(ref, Mapping) else ref
+        return self._shelf().fetch(wanted, Path(target))
+
+    def _shelf(self) -> ArtifactShelf:
+        if self._artifacts is None:
+            raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, "There is no store for artifacts here.")
+        return self._artifacts
 
     def environment(self) -> dict[str, str]:
         """What every process that belongs to the step is given."""

@@ -19,12 +19,28 @@ logger = logging.getLogger("runwright.tools")
 def builtin_tools() -> dict[str, Tool]:
     """Our own tools by kind. They are loaded when first asked for."""
     from .approval import ApprovalTool
+    from .artifact import ArtifactTool
+    from .dbt import DbtTool
+    from .http import HttpTool
     from .noop import NoopTool
+    from .plan import PlanTool
     from .python import PythonTool
     from .shell import ShellTool
+    from .sql import SqlTool
     from .wait import WaitTool
 
-    tools: list[Tool] = [ApprovalTool(), NoopTool(), PythonTool(), ShellTool(), WaitTool()]
+    tools: list[Tool] = [
+        ApprovalTool(),
+        ArtifactTool(),
+        DbtTool(),
+        HttpTool(),
+        NoopTool(),
+        PlanTool(),
+        PythonTool(),
+        ShellTool(),
+        SqlTool(),
+        WaitTool(),
+    ]
     return {tool.kind: tool for tool in tools}
 
 

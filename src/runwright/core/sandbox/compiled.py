@@ -6,7 +6,7 @@ from typing import Any
 
 from .access import MISSING, absent, find
 from .bounds import Budget
-from .syntax import is_look_up, look_up_path, parse
+from .syntax import is_look_up, last_filter, look_up_path, parse
 from .tree import Mentioned, Run, Scope, build, named
 
 
@@ -18,10 +18,12 @@ class Compiled:
         path = look_up_path(text)
         if path is not None:
             self.is_look_up = True
+            self.last_filter: str | None = None
             self.run: Run = _look_up(self.mentioned, *path)
             return
         tree = parse(text)
         self.is_look_up = is_look_up(tree)
+        self.last_filter = last_filter(tree)
         self.run = build(tree, self.mentioned)
 
 

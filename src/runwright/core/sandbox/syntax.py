@@ -68,6 +68,11 @@ def is_look_up(node: nodes.Node) -> bool:
     return isinstance(node, nodes.Name)
 
 
+def last_filter(node: nodes.Node) -> str | None:
+    """The filter that makes the value, if one does."""
+    return node.name if isinstance(node, nodes.Filter) else None
+
+
 def label(node: nodes.Node) -> str:
     """A value as sentences call it."""
     if isinstance(node, nodes.Name):

@@ -43,7 +43,12 @@ async def event(
     """Wait for an event."""
 
     async def look() -> rw.RunEventRecord | None:
-        return await operations.log.find_event(run_id, event_type, step, attempt)
+        try:
+            return await operations.log.find_event(run_id, event_type, step, attempt)
+        except rw.RunwrightError as error:
+            if error.code != "RUN_NOT_FOUND":
+                raise
+            return None  # not yet
 
     found = await until(look, f"{event_type} {step or ''} {attempt}")
     assert found is not None

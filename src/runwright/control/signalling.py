@@ -1,0 +1,264 @@
+"""Sending a signal: decide, write the decision down, and see it acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventRecord, RunIdentity
+from runwright.contract.paths import signal_path
+from runwright.contract.plan import ParamType
+from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import ENDED
+from runwright.log.base import RunLog
+from runwright.log.model import RunRow
+from runwright.log.open import new_event
+from runwright.runtimes.engine import Engine
+from runwright.runtimes.restore import fold_run
+
+from .signals import (
+    Actor,
+    Refused,
+    RunView,
+    SignalDecision,
+    SignalRequest,
+    authorize,
+    check_request,
+    check_state,
+    decision_event_id,
+    event_payload,
+    question_of,
+    run_made_by,
+)
+
+SIGNALS_A_MINUTE = 60
+RATE_PAGE, RATE_PAGES = 1000, 50
+"""How many of a run's last events are looked at for signals of the last minute, at a time and how often."""
+SIGNAL_PATIENCE, EVENT_PATIENCE = 3.0, 0.5
+"""Seconds to wait for the engine that drives a run to act on a signal, before only the decision is reported. An event
+may well be early."""
+
+
+async def open_questions(log: RunLog, run_id: str) -> dict[str, payloads.Approval]:
+    """What people are asked now, by step."""
+    state = await fold_run(log, run_id, frozenset())
+    assert state.workings is not None
+    awaits = state.workings.awaits.items()
+    return {path: awaited.approval for path, awaited in awaits if awaited.approval is not None}
+
+
+class Signalling:
+    def __init__(self, log: RunLog, engine: Engine, actor: Actor, rerun: Callable[..., Awaitable[str]]) -> None:
+        self.log = log
+        self.engine = engine
+        self.actor = actor
+        self._rerun = rerun
+
+    async def send(
+        self,
+        run_id: str,
+        signal_type: str,
+        payload: dict[str, Any] | None = None,
+        *,
+        reason: str | None = None,
+        signal_id: str | None = None,
+    ) -> SignalDecision:
+        """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
+        row = await self.log.find_run(run_id)
+        request = SignalRequest(
+            signal_id=(signal_id or self.log.ids.event_id()).lower(),
+            signal_type=signal_type,
+            payload=payload or {},
+            reason=reason,
+        )
+        rule = check_request(request)
+        earlier = await self._earlier(run_id, request)
+        if earlier is not None:
+            return await self._carry_on(row.identity, request, earlier)
+        if signal_type != "EMERGENCY_STOP":  # that is never one too many
+            await self._check_rate(row)
+        await self._check_engine(row)
+        role, refusal = rule.role, None
+        try:
+            questions = await open_questions(self.log, run_id) if signal_type in ("APPROVE", "DENY") else {}
+            role = authorize(rule, request, self.actor, question_of(request, questions))
+            check_state(request, await self._view(run_id, questions))
+        except Refused as refused:
+            refusal = refused
+        decision = SignalDecision(
+            signal_decision_id=self.log.ids.event_id(),
+            signal_id=request.signal_id,
+            signal_type=request.signal_type,
+            decision="ACCEPTED" if refusal is None else "REJECTED",
+            payload=request.payload,
+            reason=request.reason if refusal is None else refusal.sentence,
+            code=None if refusal is None else refusal.code,
+            audit={
+                "actorId": self.actor.actor_id,
+                "actorRole": role,
+                "tenantId": row.identity.tenant_id,
+                "timestamp": from_micros(self.log.clock.now()),
+                "source": self.actor.source,
+            },
+        )
+        if not await self._record(row.identity, request, decision, role):
+            earlier = await self._earlier(run_id, request)  # another call with this id was faster
+            assert earlier is not None, "its decision is in the log"
+            return await self._carry_on(row.identity, request, earlier)
+        if refusal is not None:
+            return decision
+        if signal_type == "RETRY_RUN":
+            return await self._retry_run(row.identity, request, decision)
+        return await self._apply(run_id, decision)
+
+    async def _check_engine(self, row: RunRow) -> None:
+        """A run that another engine drives takes its signals there; one that has ended is nobody's."""
+        if row.status not in ENDED:
+            await self.engine.net_of(row.identity)
+
+    async def _check_rate(self, row: RunRow) -> None:
+        """At most 60 signals a run a minute, whoever sends them: counted in the log, from its end backwards."""
+        since = from_micros(self.log.clock.now() - 60_000_000)
+        end, decided = row.last_seq, 0
+        for _ in range(RATE_PAGES):
+            page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
+            recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
+            decided += sum(record.event_type in ("SignalAccepted", "SignalRejected") for record in recent)
+            if decided >= SIGNALS_A_MINUTE:
+                raise RunwrightError(
+                    ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
+                )
+            end -= RATE_PAGE
+            if end <= 0 or len(recent) < len(page):
+                return
+
+    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
+        """Write the decision. False if there was one already, or another than this: a signal has one decision."""
+        event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
+        body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
+        event = new_event(
+            event_type,
+            run,
+            step_id=signal_path(request.signal_id),
+            payload=body,
+            emitted_at=decision.audit["timestamp"],
+            event_id=decision_event_id(run.run_id, request.signal_id),
+            emitted_by="control/server",
+        )
+        try:
+            (receipt,) = await self.log.append([event])
+        except RunwrightError as error:
+            if error.code != ErrorCode.EVENT_ID_REUSED:
+                raise
+            return False  # it was decided otherwise
+        return not receipt.idempotent
+
+    async def _decided(self, run_id: str, request: SignalRequest) -> RunEventRecord | None:
+        for event_type in ("SignalAccepted", "SignalRejected"):
+            record = await self.log.find_event(run_id, event_type, signal_path(request.signal_id))
+            if record is not None:
+                return record
+        return None
+
+    async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
+        """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
+        record = await self._decided(run_id, request)
+        if record is None:
+            return None
+        known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
+        same_reason = known.code is not None or known.reason == request.reason
+        if (known.signal_type, known.payload or {}) != (request.signal_type, request.payload) or not same_reason:
+            raise RunwrightError(
+                ErrorCode.SIGNAL_DUPLICATE, "A signal with this id and other content was decided before. Draw a new id."
+            )
+        decision = SignalDecision(
+            signal_decision_id=known.signal_decision_id or "",
+            signal_id=request.signal_id,
+            signal_type=request.signal_type,
+            decision="ACCEPTED" if record.event_type == "SignalAccepted" else "REJECTED",
+            payload=request.payload,
+            reason=known.reason,
+            code=known.code,
+            audit={
+                "actorId": known.actor_id,
+                "actorRole": known.actor_role,
+                "tenantId": record.tenant_id,
+                "timestamp": record.emitted_at,
+                "source": known.source,
+            },
+        )
+        return await self._with_result(run_id, decision)
+
+    async def _view(self, run_id: str, questions: dict[str, payloads.Approval]) -> RunView:
+        snapshot = await self.log.snapshot(run_id)
+        steps = {step.step_id: step.status for step in snapshot.steps}
+        try:
+            net = await self.engine.net_of((await self.log.find_run(run_id)).identity)
+        except RunwrightError:
+            return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {}, questions)
+        known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
+        types = {name: net.plan.param_types.get(name, ParamType.ANY) for name in net.plan.param_names}
+        return RunView(snapshot.status, steps, known, types, questions)
+
+    def _inputs_of(self, kind: str) -> frozenset[str]:
+        tool = self.engine.tools.get(kind)
+        return frozenset() if tool is None else frozenset(tool.inputs.__struct_encode_fields__)
+
+    async def _apply(self, run_id: str, decision: SignalDecision) -> SignalDecision:
+        """Have it acted on: by the engine that drives the run, here or elsewhere, or by ourselves if none does."""
+        if self.engine.is_driven(run_id):
+            self.engine.signalled(run_id)
+        else:
+            try:
+                await self.engine.apply_signals(run_id)
+            except RunwrightError as error:
+                if error.code not in (ErrorCode.RUN_OWNED, ErrorCode.STALE_FENCE):
+                    raise  # otherwise somebody took it up in the meantime, and acts on it
+        patience = EVENT_PATIENCE if decision.signal_type == "EVENT" else SIGNAL_PATIENCE
+        deadline = self.log.clock.monotonic() + patience
+        while True:
+            settled = await self._with_result(run_id, decision)
+            left = deadline - self.log.clock.monotonic()
+            if settled.engine_result is not None or left <= 0:
+                return settled
+            await self.log.wait_for_news(min(left, 0.5))
+
+    async def _with_result(self, run_id: str, decision: SignalDecision) -> SignalDecision:
+        record = await self.log.find_event(run_id, "SignalProcessed", signal_path(decision.signal_id))
+        if record is None or record.payload is None:
+            return decision
+        return msgspec.structs.replace(
+            decision,
+            engine_processed_at=record.emitted_at,
+            engine_result=record.payload.get("engineResult"),
+            new_run_id=record.payload.get("newRunId"),
+        )
+
+    async def _carry_on(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
+        """A signal that was decided before. Making a new run is up to whoever sends the signal, so it is made good."""
+        is_open = decision.decision == "ACCEPTED" and decision.engine_result is None
+        if is_open and request.signal_type == "RETRY_RUN":
+            return await self._retry_run(run, request, decision)
+        return decision
+
+    async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
+        wanted = run_made_by(request.signal_id)  # the same again, should we be cut short and the signal be sent anew
+        new_id = await self._rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
+        processed = new_event(
+            "SignalProcessed",
+            run,
+            step_id=signal_path(request.signal_id),
+            payload={
+                "signalId": request.signal_id,
+                "signalType": request.signal_type,
+                "engineResult": "NEW_RUN",
+                "newRunId": new_id,
+            },
+            emitted_by="control/server",
+        )
+        await self.log.append([processed])
+        return await self._with_result(run.run_id, decision)

@@ -1,0 +1,291 @@
+"""The databases that `sql` steps speak to. Each runs one step's SQL in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import decimal
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from .base import StepError
+from .pooled import pooled
+
+BUSY_SECONDS = 30.0
+CONNECT_SECONDS = 10.0
+CONNECTIONS = 10
+IDLE_SECONDS = 60.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    count: int = 0
+    """How many rows were changed, where none came back."""
+
+
+class Database(Protocol):
+    @property
+    def mark(self) -> str:
+        """What stands before the number of a bound value."""
+        ...
+
+    async def ask(self, query: str, values: list[Any], most: int) -> Answer: ...
+
+
+def scheme_of(connection: str) -> str:
+    scheme = connection.partition("://")[0].lower()
+    return "postgresql" if scheme == "postgres" else scheme
+
+
+def _file(connection: str) -> str:
+    """`sqlite:///shop.db` is relative, `sqlite:////data/shop.db` absolute, `sqlite://` in memory."""
+    rest = unquote(connection.partition("://")[2])
+    if not rest or rest == "/":
+        return ":memory:"
+    if not rest.startswith("/"):
+        sentence = "Three slashes come before the file, as in sqlite:///shop.db."
+        raise StepError("INVALID_INPUT", sentence, retryable=False)
+    return rest[1:]
+
+
+class Sqlite:
+    mark = "?"
+
+    def __init__(self, connection: str) -> None:
+        self._path = _file(connection)
+
+    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
+        try:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
+        return await _in_thread(lambda: self._ask(connection, query, values, most), connection.interrupt)
+
+    def _ask(self, connection: sqlite3.Connection, query: str, values: list[Any], most: int) -> Answer:
+        try:
+            if not values and _has_several(query):
+                connection.executescript(f"begin;\n{query}\n;commit")
+                return Answer(count=max(connection.total_changes, 0))
+            connection.execute("begin")
+            cursor = connection.execute(query, [_for_sqlite(value) for value in values])
+            columns = [column[0] for column in cursor.description or ()]
+            rows = cursor.fetchmany(most) if columns else []
+            count = max(cursor.rowcount, 0)
+            cursor.close()
+            connection.execute("commit")
+            return Answer(columns, rows, count)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
+            busy = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            raise _sql_error(str(error), retryable=busy) from None
+        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+            raise _sql_error(str(error)) from None
+        finally:
+            connection.close()  # what was not committed is undone
+
+
+def _has_several(query: str) -> bool:
+    """Whether there is more than one statement."""
+    head, semicolon, rest = query.strip().partition(";")
+    return bool(semicolon and rest.strip()) and sqlite3.complete_statement(f"{head};")
+
+
+def _for_sqlite(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+class Duckdb:
+    mark = "$"
+
+    def __init__(self, connection: str) -> None:
+        self._path = _file(connection)
+
+    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
+        import duckdb
+
+        holder: list[Any] = []
+
+        def interrupt() -> None:
+            if holder:
+                holder[0].interrupt()
+
+        def ask() -> Answer:
+            try:
+                connection = duckdb.connect(self._path)
+            except duckdb.Error as error:
+                raise _unreachable(f"The DuckDB file {self._path}", _first_line(error)) from None
+            holder.append(connection)
+            try:
+                return self._ask(connection, query, values, most)
+            except duckdb.TransactionException as error:
+                raise _sql_error(_first_line(error), retryable=True) from None
+            except duckdb.Error as error:
+                raise _sql_error(_first_line(error)) from None
+            finally:
+                connection.close()
+
+        return await _in_thread(ask, interrupt)
+
+    def _ask(self, connection: Any, query: str, values: list[Any], most: int) -> Answer:
+        connection.begin()
+        cursor = connection.execute(query, values or None)
+        columns = [column[0] for column in cursor.description or ()]
+        rows = cursor.fetchmany(most)
+        connection.commit()
+        if columns == ["Count"] and len(rows) == 1 and not _gives_rows(query):
+            return Answer(count=int(rows[0][0]))
+        return Answer(columns, rows)
+
+
+def _gives_rows(query: str) -> bool:
+    """DuckDB answers a change with one row, its count; a query may well have such a column of its own."""
+    word = query.lstrip("( \n\t").partition(" ")[0].lower()
+    return word not in ("insert", "update", "delete", "copy", "create", "merge") or "returning" in query.lower()
+
+
+class Postgres:
+    mark = "$"
+
+    def __init__(self, connection: str) -> None:
+        self._url = connection
+
+    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
+        import asyncpg
+
+        where = _where(self._url)
+        try:
+            opening = pooled((Postgres, self._url), lambda: asyncio.ensure_future(_pool(self._url)), _close)
+            pool = await asyncio.shield(opening)
+            async with pool.acquire(timeout=CONNECT_SECONDS) as connection:
+                return await self._ask(connection, query, values, most)
+        except (
+            asyncpg.InvalidAuthorizationSpecificationError,
+            asyncpg.InvalidCatalogNameError,
+            asyncpg.ClientConfigurationError,
+        ) as error:
+            raise StepError("DATABASE_REFUSED", f"{where}: {error}", retryable=False, category="database") from None
+        except (asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError, OSError, TimeoutError) as error:
+            raise _unreachable(where, str(error) or "no answer in time") from None
+        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.TooManyConnectionsError) as error:
+            raise _sql_error(str(error), retryable=True) from None
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise _sql_error(str(error)) from None
+
+    async def _ask(self, connection: Any, query: str, values: list[Any], most: int) -> Answer:
+        async with connection.transaction():
+            if not values and _has_several(query):
+                return Answer(count=_count(await connection.execute(query)))
+            statement = await connection.prepare(query)
+            kinds = statement.get_parameters()
+            bound = [_for_postgres(value, kind.name) for value, kind in zip(values, kinds, strict=True)]
+            columns = [attribute.name for attribute in statement.get_attributes()]
+            if not columns:
+                await statement.fetch(*bound)
+                return Answer(count=_count(statement.get_statusmsg()))
+            cursor = await statement.cursor(*bound)
+            rows = await cursor.fetch(most)
+            return Answer(columns, [tuple(row.values()) for row in rows])
+
+
+async def _pool(url: str) -> Any:
+    import asyncpg
+
+    make = cast("Callable[..., Any]", asyncpg.create_pool)  # pyright: ignore[reportUnknownMemberType]
+    return await make(
+        url,
+        min_size=0,
+        max_size=CONNECTIONS,
+        max_inactive_connection_lifetime=IDLE_SECONDS,
+        timeout=CONNECT_SECONDS,
+        init=_prepare,
+    )
+
+
+async def _close(opening: asyncio.Future[Any]) -> None:
+    (await opening).terminate()
+
+
+async def _prepare(connection: Any) -> None:
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+
+
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "timetz": datetime.time.fromisoformat,
+    "timestamp": datetime.datetime.fromisoformat,
+    "timestamptz": datetime.datetime.fromisoformat,
+    "numeric": decimal.Decimal,
+    "int2": int,
+    "int4": int,
+    "int8": int,
+    "float4": float,
+    "float8": float,
+}
+_TEXTS = frozenset({"text", "varchar", "bpchar", "name", "unknown"})
+
+
+def _for_postgres(value: Any, kind: str) -> Any:
+    """Plans have texts and numbers where Postgres has many types: the value as the one that is wanted."""
+    if isinstance(value, list) and kind.endswith("[]"):
+        return [_for_postgres(item, kind[:-2]) for item in cast("list[Any]", value)]
+    try:
+        if isinstance(value, str) and kind in _FROM_TEXT:
+            return _FROM_TEXT[kind](value)
+        if isinstance(value, float) and kind == "numeric":
+            return decimal.Decimal(repr(value))
+    except (ValueError, ArithmeticError):
+        raise _sql_error(f"{value!r} is no {kind}") from None
+    if kind in _TEXTS and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return cast("Any", value)
+
+
+def _count(status: str) -> int:
+    word = status.rpartition(" ")[2]
+    return int(word) if word.isdecimal() else 0
+
+
+def _where(url: str) -> str:
+    parts = urlsplit(url)
+    return f"The Postgres database {parts.path.lstrip('/') or 'default'} at {parts.hostname or 'the local socket'}"
+
+
+async def _in_thread(work: Callable[[], Answer], interrupt: Callable[[], None]) -> Answer:
+    """Do it in a thread. When we are asked to stop, the query is."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            interrupt()
+            await asyncio.wait([task], timeout=0.1)
+        task.exception()
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _unreachable(what: str, why: str) -> StepError:
+    return StepError(
+        "DATABASE_UNREACHABLE", f"{what} cannot be reached: {why}. Check the connection.", category="database"
+    )
+
+
+def _sql_error(message: str, *, retryable: bool = False) -> StepError:
+    return StepError("SQL_ERROR", message, retryable=retryable, category="database")
+
+
+ENGINES: dict[str, Callable[[str], Database]] = {"sqlite": Sqlite, "duckdb": Duckdb, "postgresql": Postgres}

@@ -1,0 +1,228 @@
+"""Steps that are runs of other plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_kit import ended, engine, event, once, run, sleep, statuses, step_of, story
+from runwright.contract.errors import RunwrightError
+from runwright.contract.plan import content_hash, plan_body
+from runwright.control.planfile import read_data, read_plan_file
+from runwright.control.subruns import child_id
+from runwright.plans.problems import PlanInvalid
+
+CHILD = """
+plan: child
+params: {day: monday}
+paramTypes: {day: string}
+steps:
+  - {id: extract, noop: {result: "{{ params.day }}"}}
+  - {id: load, noop: {result: [1, 2]}}
+result: {day: "{{ steps.extract.result }}", rows: "{{ steps.load.result }}"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("child.yaml").write_text(CHILD)
+
+
+def parent(**plan: Any) -> dict[str, Any]:
+    step = {"id": "sub", "plan": {"path": "child.yaml", **plan}}
+    return {"plan": "parent", "steps": [step, {"id": "after", "noop": {"result": "{{ steps.sub.result }}"}}]}
+
+
+def child_plan(**step: Any) -> None:
+    """The other plan, with one step of this kind."""
+    Path("child.yaml").write_text(json.dumps({"plan": "child", "steps": [{"id": "work", **step}]}))
+
+
+async def test_a_step_is_a_run_with_a_log_of_its_own(store_url: str) -> None:
+    async with engine(store_url) as operations:
+        snapshot = await run(operations, parent(params={"day": "tuesday"}), run_id="r")
+        assert snapshot.status == "COMPLETED"
+        assert await operations.result("r", "after") == {"day": "tuesday", "rows": [1, 2]}
+        child = await operations.log.snapshot("r/sub")
+        assert (child.status, statuses(child)) == ("COMPLETED", {"extract": "SUCCESS", "load": "SUCCESS"})
+        queued = await event(operations, "r/sub", "RunQueued")
+        assert {"parentRunId": "r", "parentStepId": "sub"}.items() <= (queued.payload or {}).items()
+        for run_id in ("r", "r/sub"):
+            assert [finding async for finding in operations.log.verify(run_id)] == []
+
+
+async def test_each_iteration_is_a_run(store_url: str) -> None:
+    plan = {
+        "plan": "parent",
+        "steps": [
+            {
+                "id": "each",
+                "foreach": {"in": ["a", "b"], "as": "day"},
+                "plan": {"path": "child.yaml", "params": {"day": "{{ day }}"}},
+            }
+        ],
+    }
+    async with engine(store_url) as operations:
+        assert (await run(operations, plan, run_id="r")).status == "COMPLETED"
+        assert [part["day"] for part in await operations.result("r", "each")] == ["a", "b"]
+        assert (await operations.log.snapshot("r/each[1]")).status == "COMPLETED"
+
+
+async def test_a_run_that_is_cancelled_takes_its_own_with_it(store_url: str) -> None:
+    child_plan(python=sleep(60))
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load(parent()), run_id="r")
+        await event(operations, "r/sub", "StepStarted", "work")
+        await operations.signal(run_id, "CANCEL", reason="enough")
+        assert (await ended(operations, "r")).status == "CANCELLED"
+        child = await ended(operations, "r/sub")
+        assert child.status == "CANCELLED"
+        accepted = next(
+            record for record in await operations.log.read("r/sub") if record.event_type == "SignalAccepted"
+        )
+        assert (accepted.payload or {})["actorId"] == "run:r"
+
+
+async def test_an_emergency_stop_stops_them_all(store_url: str) -> None:
+    child_plan(python=sleep(60))
+    async with engine(store_url) as operations:
+        await operations.start(operations.load(parent()), run_id="r")
+        await event(operations, "r/sub", "StepStarted", "work")
+        await operations.signal("r", "EMERGENCY_STOP", {"reason": "fire"})
+        assert (await ended(operations, "r")).status == "CANCELLED"
+        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+
+
+async def test_the_timeout_of_the_step_ends_its_run(store_url: str) -> None:
+    child_plan(python=sleep(60))
+    async with engine(store_url) as operations:
+        plan = parent()
+        plan["steps"][0]["timeout"] = "200ms"
+        snapshot = await run(operations, plan, run_id="r")
+        assert step_of(snapshot, "sub").error.code == "STEP_TIMEOUT"
+        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+
+
+async def test_a_failed_run_fails_its_step_and_says_where(store_url: str) -> None:
+    child_plan(python={"code": "1 / 0"})
+    async with engine(store_url) as operations:
+        snapshot = await run(operations, parent(), run_id="r")
+        error = step_of(snapshot, "sub").error
+        assert error.code == "SUBRUN_FAILED"
+        assert "r/sub" in error.message
+        assert "ZeroDivisionError" in error.message
+
+
+async def test_a_second_attempt_goes_on_where_the_first_failed(store_url: str, tmp_path: Path) -> None:
+    steps = [
+        {"id": "first", "python": {"call": "engine_steps:note", "args": {"file": str(tmp_path / "notes")}}},
+        {"id": "second", "python": once(tmp_path / "once")},
+    ]
+    Path("child.yaml").write_text(json.dumps({"plan": "child", "steps": steps}))
+    async with engine(store_url) as operations:
+        plan = parent()
+        plan["steps"][0]["retry"] = {"maxAttempts": 2, "initial": "10ms"}
+        assert (await run(operations, plan, run_id="r")).status == "COMPLETED"
+        again = await operations.log.snapshot("r/sub~2")
+        assert (again.status, again.origin_run_id) == ("COMPLETED", "r/sub")
+        assert step_of(again, "first").reason_code == "CARRIED_OVER"
+    assert len((tmp_path / "notes").read_text().splitlines()) == 1
+
+
+async def test_after_a_crash_the_run_of_the_step_is_found_again(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    child_plan(wait={"event": "go"})
+    async with engine(store) as operations:
+        await operations.start(operations.load(parent()), run_id="r")
+        await event(operations, "r/sub", "StepDelayed", "work")
+    async with engine(store) as operations:  # another process, as far as the log can tell
+        await operations.take_up("r")
+        await operations.signal("r/sub", "EVENT", {"name": "go"})
+        assert (await ended(operations, "r")).status == "COMPLETED"
+        assert len([line for line in await story(operations, "r/sub") if line.startswith("RunStarted")]) == 1
+
+
+async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    child_plan(wait={"event": "go"})
+    async with engine(store) as operations:
+        await operations.start(operations.load(parent()), run_id="r")
+        await event(operations, "r/sub", "StepDelayed", "work")
+    async with engine(store) as operations:
+        await operations.signal("r", "CANCEL", reason="enough")
+        assert (await ended(operations, "r")).status == "CANCELLED"
+        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+
+
+async def test_wrong_parameters_are_found_before_anything_runs() -> None:
+    async with engine("memory://") as operations:
+        for params, sentence in (
+            ({"dya": "x"}, "Step 'sub': The plan child has no parameter 'dya'. Did you mean 'day'"),
+            ({"day": 7}, "Step 'sub': The parameter 'day' is text"),
+        ):
+            with pytest.raises(RunwrightError, match=sentence):
+                await operations.start(operations.load(parent(params=params)))
+        assert (await operations.log.list_runs()).runs == []
+
+
+async def test_a_plan_that_is_not_there_or_not_good_is_named_with_its_line() -> None:
+    Path("parent.yaml").write_text("plan: parent\nsteps:\n  - {id: sub, plan: nowhere.yaml}\n")
+    with pytest.raises(PlanInvalid) as missing:
+        read_plan_file(Path("parent.yaml"))
+    assert str(missing.value.problems[0]).startswith("parent.yaml:3:")
+    assert "nowhere.yaml cannot be read" in str(missing.value.problems[0])
+    Path("parent.yaml").write_text("plan: parent\nsteps:\n  - {id: sub, plan: child.yaml}\n")
+    Path("child.yaml").write_text("plan: child\nsteps:\n  - {id: a, shel: x}\n")
+    with pytest.raises(PlanInvalid) as bad:
+        read_plan_file(Path("parent.yaml"))
+    assert "child.yaml:3" in str(bad.value.problems[0])
+
+
+async def test_plans_that_run_each_other_are_refused() -> None:
+    Path("a.yaml").write_text("plan: a\nsteps:\n  - {id: b, plan: b.yaml}\n")
+    Path("b.yaml").write_text("plan: b\nsteps:\n  - {id: a, plan: a.yaml}\n")
+    with pytest.raises(PlanInvalid, match=r"in a circle: a\.yaml -> b\.yaml -> a\.yaml"):
+        read_plan_file(Path("a.yaml"))
+
+
+async def test_a_reference_to_a_plan_that_the_store_does_not_have() -> None:
+    async with engine("memory://") as operations:
+        plan = {"plan": "parent", "steps": [{"id": "sub", "plan": {"ref": f"plan:sha256:{'0' * 64}"}}]}
+        with pytest.raises(RunwrightError, match=r"Step 'sub' is a run of .* which this store does not have"):
+            await operations.start(operations.load(plan))
+
+
+async def test_the_parents_hash_changes_with_the_child() -> None:
+    before = read_hash()
+    Path("child.yaml").write_text(CHILD.replace("monday", "friday"))
+    assert read_hash() != before
+
+
+def read_hash() -> str:
+    return content_hash(plan_body(read_data(parent()).plan))
+
+
+async def test_another_run_with_the_name_of_a_child_is_left_alone() -> None:
+    async with engine("memory://") as operations:
+        await run(operations, {"plan": "other", "steps": [{"id": "a", "noop": {}}]}, run_id="r/sub")
+        snapshot = await run(operations, parent(), run_id="r")
+        assert step_of(snapshot, "sub").error.code == "PLAN_MISMATCH"
+
+
+def test_a_childs_id_is_never_too_long() -> None:
+    assert child_id("r", "s", 1) == "r/s"
+    assert child_id("r", "s[3]", 2) == "r/s[3]~2"
+    long = {child_id("r" * 500, "step", attempt) for attempt in (1, 2, 3)} | {child_id("r" * 500, "other", 1)}
+    assert len(long) == 4
+    assert max(map(len, long)) <= 512
+
+
+async def test_a_secret_that_a_child_needs_is_asked_for_before_the_parent_starts() -> None:
+    child_plan(shell={"command": "true", "env": {"T": {"secret": "NOT_SET_ANYWHERE"}}})
+    async with engine("memory://") as operations:
+        with pytest.raises(RunwrightError, match="Step 'sub/work' needs the secret 'NOT_SET_ANYWHERE'"):
+            await operations.start(operations.load(parent()))

@@ -1,0 +1,172 @@
+"""Artifacts: kept by content, checked when read, deleted when their time is over. In a folder, and in a real bucket."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runwright.contract.errors import RunwrightError
+from runwright.contract.refs import ArtifactRef
+from runwright.control.artifacts import artifact_store
+from runwright.results.artifacts import ArtifactStore, Folder, Key, read_key
+
+DAY = 86_400_000_000
+NOW = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1e6)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    retention = {"retention": {"report": "2d", "default": "30d", "forever": "36500d"}}
+    if request.param == "folder":
+        return retention
+    return {**retention, **request.getfixturevalue("bucket")}
+
+
+@pytest.fixture
+def store(settings: dict[str, Any], tmp_path: Path, clock: Clock) -> ArtifactStore:
+    return artifact_store(settings, tmp_path / "state", clock.now)
+
+
+def test_what_is_kept_can_be_fetched(store: ArtifactStore, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_bytes(b"<h1>" + bytes(3_000_000))
+    ref = store.put(tmp_path / "report.html", "report")
+    assert (ref.kind, ref.size_bytes) == ("report", 3_000_004)
+    assert store.get(ref, tmp_path / "copy") == 3_000_004
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "report.html").read_bytes()
+    assert store.get(ref.uri, tmp_path / "copy") == 3_000_004
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_the_same_again_is_the_same_artifact(store: ArtifactStore) -> None:
+    assert store.put(b"same", "report") == store.put(b"same", "report")
+    assert store.put(b"same", "report") != store.put(b"same", "other")
+    assert store.put(b"", "report").size_bytes == 0
+
+
+def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: dict[str, Any], tmp_path: Path) -> None:
+    ref = store.put(b"as it was", "report")
+    store._shelf.put(key_of(ref), _file(tmp_path, b"as it was not"))
+    with pytest.raises(RunwrightError, match="is damaged"):
+        store.get(ref, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_what_is_gone_or_no_artifact_is_said_to_be(store: ArtifactStore, tmp_path: Path) -> None:
+    ref = store.put(b"x", "report")
+    store._shelf.delete(key_of(ref))
+    with pytest.raises(RunwrightError) as gone:
+        store.get(ref, tmp_path / "copy")
+    assert gone.value.code == "REFERENCE_NOT_AVAILABLE"
+    for uri in ("file:///etc/passwd", "s3://other/x", "../../etc/passwd", f"report/kept/{'g' * 64}"):
+        with pytest.raises(RunwrightError, match="not the address of an artifact"):
+            store.get(uri, tmp_path / "copy")
+    other = ArtifactRef(ref.uri, "report", "0" * 64)
+    with pytest.raises(RunwrightError, match="not the address of an artifact"):
+        store.get(other, tmp_path / "copy")
+
+
+def test_each_kind_has_a_time_of_its_own(store: ArtifactStore, clock: Clock, tmp_path: Path) -> None:
+    short, usual = store.put(b"a", "report"), store.put(b"b", "log")
+    assert (short.expires_at, usual.expires_at) == ("2026-01-04T00:00:00.000000Z", "2026-02-01T00:00:00.000000Z")
+    assert store.prune() == []
+    clock.time = NOW + 2 * DAY
+    assert store.prune() == [], "never sooner than was said"
+    clock.time = NOW + 3 * DAY
+    assert [key.kind for key in store.prune()] == ["report"]
+    with pytest.raises(RunwrightError):
+        store.get(short, tmp_path / "copy")
+    assert store.get(usual, tmp_path / "copy") == 1
+    clock.time = NOW + 40 * DAY
+    assert [key.kind for key in store.prune()] == ["log"]
+
+
+def test_without_a_retention_all_is_kept(tmp_path: Path, clock: Clock) -> None:
+    store = artifact_store({}, tmp_path, clock.now)
+    ref = store.put(b"x", "report")
+    assert ref.expires_at is None
+    clock.time += 100_000 * DAY
+    assert store.prune() == []
+
+
+@pytest.mark.parametrize("kind", ["", "Report", "../x", "a/b", "x" * 65, "ä", "a\n"])
+def test_a_kind_is_a_plain_word(kind: str, tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(RunwrightError, match="cannot be the kind"):
+        artifact_store({}, tmp_path, clock.now).put(b"x", kind)
+
+
+def test_a_file_that_is_not_there_cannot_be_kept(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(RunwrightError, match="No such file"):
+        artifact_store({}, tmp_path, clock.now).put(tmp_path / "nothing", "report")
+    with pytest.raises(RunwrightError, match="directory"):
+        artifact_store({}, tmp_path, clock.now).put(tmp_path, "report")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"stor": "x"}, "no 'stor'. Did you mean 'store'"),
+        ({"store": 7}, "store is a folder"),
+        ({"store": "gopher://x"}, "is neither"),
+        ({"store": "s3://"}, "is neither"),
+        ({"retention": "90d"}, "is a table"),
+        ({"retention": {"report": "soon"}}, "report: A duration"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(RunwrightError, match=sentence):
+        artifact_store(settings, tmp_path, lambda: NOW)
+
+
+def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    settings = {"store": "s3://nobody/here", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
+    store = artifact_store(settings, tmp_path, lambda: NOW)
+    with pytest.raises(RunwrightError) as trouble:
+        store.put(b"x", "report")
+    assert trouble.value.code == "STORE_UNAVAILABLE"
+
+
+@given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True), st.dates(), st.binary(min_size=32, max_size=32))
+def test_a_key_is_read_as_it_was_written(kind: str, day: Any, digest: bytes) -> None:
+    key = Key(kind, day.isoformat(), digest.hex())
+    assert read_key(f"s3://bucket/some/prefix/{key}") == key
+
+
+def test_a_folder_is_empty_when_all_is_deleted(tmp_path: Path, clock: Clock) -> None:
+    store = ArtifactStore(Folder(tmp_path / "a"), tempfile.NamedTemporaryFile, clock.now, {"x": 1})
+    store.put(b"1", "x")
+    clock.time += int(timedelta(days=3).total_seconds() * 1e6)
+    assert len(store.prune()) == 1
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def key_of(ref: ArtifactRef) -> Key:
+    key = read_key(ref.uri)
+    assert key is not None
+    return key
+
+
+def _file(folder: Path, body: bytes) -> Path:
+    path = folder / "damaged"
+    path.write_bytes(body)
+    return path

@@ -1,0 +1,57 @@
+"""Named values in SQL: found where they are values, left alone everywhere else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runwright.tools.sql_text import SqlTextError, positional
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "expected", "order"),
+    [
+        ("select :a", ["a"], "select $1", ["a"]),
+        ("select :b, :a, :b", ["a", "b"], "select $1, $2, $1", ["b", "a"]),
+        ("where x=:a and y>(:b)", ["a", "b"], "where x=$1 and y>($2)", ["a", "b"]),
+        ("select ':a', :a", ["a"], "select ':a', $1", ["a"]),
+        ("select 'it''s :a', :a", ["a"], "select 'it''s :a', $1", ["a"]),
+        (r"select E'\':a', :a", ["a"], r"select E'\':a', $1", ["a"]),
+        ('select ":a", :a', ["a"], 'select ":a", $1', ["a"]),
+        ("select :a -- and :b\n, 1", ["a"], "select $1 -- and :b\n, 1", ["a"]),
+        ("select /* :x /* :y */ :z */ :a", ["a"], "select /* :x /* :y */ :z */ $1", ["a"]),
+        ("select :a::date, x::text", ["a"], "select $1::date, x::text", ["a"]),
+        ("select $$ :x $$, :a", ["a"], "select $$ :x $$, $1", ["a"]),
+        ("select $q$ :x $$ $q$, :a", ["a"], "select $q$ :x $$ $q$, $1", ["a"]),
+        ("select list[1:n], {'k':v}, :a", ["a"], "select list[1:n], {'k':v}, $1", ["a"]),
+        ("select 1", [], "select 1", []),
+    ],
+)
+def test_values_become_numbers_and_nothing_else_changes(
+    query: str, names: list[str], expected: str, order: list[str]
+) -> None:
+    assert positional(query, names, "$") == (expected, order)
+
+
+def test_a_value_that_is_missing_or_not_used_is_named() -> None:
+    with pytest.raises(SqlTextError, match="uses :day, and `args` has no 'day'"):
+        positional("select :day", [], "$")
+    with pytest.raises(SqlTextError, match="has 'dya', and the query does not use :dya"):
+        positional("select :day", ["day", "dya"], "$")
+
+
+@given(st.text(alphabet="ab:'\"-/*$ \n\\E[1", max_size=40))
+def test_any_text_is_read_to_its_end(text: str) -> None:
+    try:
+        query, names = positional(text, ("a", "b"), "$")
+    except SqlTextError:
+        return
+    assert set(names) == {"a", "b"}
+    assert query.replace("$1", f":{names[0]}").replace("$2", f":{names[1]}") == text or "$" in text
+
+
+@given(st.text(alphabet="ab: ", max_size=20))
+def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
+    quoted = "'" + inside.replace("'", "''") + "'"
+    assert positional(f"select {quoted}, :a", ["a"], "?") == (f"select {quoted}, ?1", ["a"])
