@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -203,9 +202,9 @@ class Bucket:
     def _wait(self) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError, urllib.error.HTTPError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
-                    return
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5).close()
+                return
             time.sleep(0.1)
         raise Missing("SeaweedFS did not start:\n" + self.log.read_text()[-2000:])
 

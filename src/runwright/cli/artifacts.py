@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 
 import click
+import msgspec
 
+from runwright.contract.refs import ArtifactRef
 from runwright.control.artifacts import artifact_store
 from runwright.control.settings import settings_table
 from runwright.log.clock import SystemClock
@@ -28,17 +30,27 @@ def _store(session: Session) -> ArtifactStore:
 @command("list")
 @click.argument("run")
 async def _list(session: Session, run: str) -> int:
-    """List the artifacts of a run."""
+    """List the artifacts of a run, also of one that failed or still runs."""
+    found: list[tuple[str, ArtifactRef]] = []
     async with session.open() as log:
-        snapshot = await log.snapshot((await log.resolve(run)).identity.run_id)
+        async for record in log.events((await log.resolve(run)).identity.run_id):
+            if record.step_id is not None and "artifactRefs" in (record.payload or {}):
+                refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
+                found += [(record.step_id, ref) for ref in refs]
     if session.as_json:
-        session.print_json(snapshot.artifacts)
+        session.print_json([{"stepId": step_id, **msgspec.to_builtins(ref)} for step_id, ref in found])
         return DONE
     rows = [
-        [ref.kind, "" if ref.size_bytes is None else f"{ref.size_bytes:,}", (ref.expires_at or "")[:10], ref.uri]
-        for ref in snapshot.artifacts
+        [
+            step_id,
+            ref.kind,
+            "" if ref.size_bytes is None else f"{ref.size_bytes:,}",
+            (ref.expires_at or "")[:10],
+            ref.uri,
+        ]
+        for step_id, ref in found
     ]
-    table(["kind", "bytes", "expires", "uri"], rows)
+    table(["step", "kind", "bytes", "expires", "uri"], rows)
     return DONE
 
 

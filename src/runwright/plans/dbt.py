@@ -15,7 +15,7 @@ VERSIONS = range(9, 13)
 """The versions of dbt's manifest whose nodes look as we expect."""
 
 _VERSION = re.compile(r".*/manifest/v(\d+)\.json")
-_RESOURCES = ("model", "seed", "snapshot", "test", "unit_test")
+_RESOURCES = ("seed", "model", "snapshot", "test", "unit_test")
 _TESTS = ("test", "unit_test")
 LONGEST_ID = 256
 
@@ -60,10 +60,10 @@ def plan_of_manifest(body: bytes, project: str, *, options: Mapping[str, Any], g
     steps = [
         {
             "id": names[unique_id],
-            "dbt": {"project": project, "node": unique_id, "select": _selector(node), **options},
+            "dbt": {"project": project, "node": unique_id, **_how(node), **options},
             "dependsOn": [names[parent] for parent in parents[unique_id]],
         }
-        for unique_id, node in sorted(nodes.items(), key=lambda item: _rank(item[1]))
+        for unique_id, node in _in_order(nodes, parents)
     ]
     return {
         "plan": str(manifest.metadata.get("project_name") or "dbt"),
@@ -152,14 +152,30 @@ def _names(nodes: Mapping[str, Node]) -> dict[str, str]:
     return names
 
 
-def _rank(node: Node) -> tuple[int, str]:
-    return _RESOURCES.index(node.resource_type), node.unique_id
+def _in_order(nodes: Mapping[str, Node], parents: Mapping[str, list[str]]) -> list[tuple[str, Node]]:
+    """What others build on comes first, then by kind and name."""
+    depth: dict[str, int] = {}
+    for start in nodes:
+        waiting = [start]
+        while waiting:
+            last = waiting[-1]
+            unknown = [parent for parent in parents[last] if parent not in depth]
+            if unknown:
+                waiting += unknown
+                continue
+            depth[last] = 1 + max((depth[parent] for parent in parents[last]), default=0)
+            waiting.pop()
+    kinds = _RESOURCES.index
+    return sorted(nodes.items(), key=lambda item: (depth[item[0]], kinds(item[1].resource_type), item[0]))
 
 
-def _selector(node: Node) -> str:
+def _how(node: Node) -> dict[str, Any]:
+    """How dbt is told to run this node. Tests have a command of their own: `dbt build` would let them hold up models
+    that happen to be in the same invocation."""
     if node.resource_type == "unit_test":
-        return f"unit_test:{node.name}"
-    return f"fqn:{'.'.join(node.fqn)},resource_type:{node.resource_type}"
+        return {"select": f"unit_test:{node.name}", "command": "test"}
+    select = f"fqn:{'.'.join(node.fqn)},resource_type:{node.resource_type}"
+    return {"select": select, "command": "test"} if node.resource_type == "test" else {"select": select}
 
 
 def _refused(sentence: str) -> RunwrightError:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .dbt_project import DbtProject
 
 COMMANDS = ("build", "run", "test", "seed", "snapshot", "compile")
-ARTIFACTS = (("dbt-run-results", "run_results.json"), ("dbt-manifest", "manifest.json"))
+KINDS = {"run_results.json": "dbt-run-results", "manifest.json": "dbt-manifest"}
+"""What dbt's files are as artifacts."""
 
 
 class DbtInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -69,8 +70,8 @@ class DbtTool:
         project: DbtProject = pooled(key, lambda: DbtProject(folder, env), lambda project: project.close())
         select = (inputs.select,) if isinstance(inputs.select, str) else tuple(inputs.select)
 
-        async def keep() -> None:
-            await asyncio.to_thread(_keep_files, Path(folder), context)
+        async def keep(names: tuple[str, ...]) -> None:
+            await asyncio.to_thread(_keep_files, Path(folder), names, context)
 
         return await project.run(Job(_options(inputs, folder), select, inputs.node, context), keep)
 
@@ -100,9 +101,9 @@ def _options(inputs: DbtInputs, folder: str) -> Any:
     return Options(inputs.command, tuple(flags))
 
 
-def _keep_files(folder: Path, context: StepContext) -> None:
+def _keep_files(folder: Path, names: tuple[str, ...], context: StepContext) -> None:
     """What dbt wrote about the invocation, as artifacts of the step that ended it."""
-    for kind, name in ARTIFACTS:
+    for name in names:
         file = folder / "target" / name
         if file.is_file():
-            context.keep(file, kind)
+            context.keep(file, KINDS[name])

@@ -66,20 +66,30 @@ class DbtProject:
         self._rest = bytearray()
         self._work: asyncio.Task[None] | None = None
         self._last_words = bytearray()
+        self._seen: dict[str, None] = {}  # runs whose manifest is kept
+        self._grace = _GRACE
 
-    async def run(self, job: Job, keep: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-        """Have dbt do it. `keep` is called once dbt has written its files, for the job that ends last."""
+    async def run(self, job: Job, keep: Callable[[tuple[str, ...]], Awaitable[None]]) -> dict[str, Any]:
+        """Have dbt do it. `keep` is called for the job that ends last, with the files that dbt has written then."""
         self._waiting.append(job)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._carry_on())
         try:
             result = await job.done
             if job.result is not None:
-                await keep()
+                await keep(self._files(job.context.run_id))
             return result
         except asyncio.CancelledError:
-            self._forget(job)
+            await self._forget(job)
             raise
+
+    def _files(self, run_id: str) -> tuple[str, ...]:
+        """Each invocation has results of its own; the manifest is large and much the same, so a run keeps it once."""
+        first = run_id not in self._seen
+        self._seen[run_id] = None
+        while len(self._seen) > 1000:
+            del self._seen[next(iter(self._seen))]
+        return ("run_results.json", "manifest.json") if first else ("run_results.json",)
 
     async def close(self) -> None:
         if self._work is not None:
@@ -87,18 +97,28 @@ class DbtProject:
             await asyncio.gather(self._work, return_exceptions=True)
         await self._stop(0.0)
 
-    def _forget(self, job: Job) -> None:
+    async def _forget(self, job: Job) -> None:
         """Nobody wants it any more. If dbt is at it, dbt is stopped; others in the same invocation are begun anew."""
         if job in self._waiting:
             self._waiting.remove(job)
         elif job in self._group:
             self._group.remove(job)
-            if self._end is not None:
-                self._end.cancel()
+            self._grace = job.context.grace
+            end, child = self._end, self._child
+            if end is None or child is None:
+                return
+            end.cancel()
+            try:
+                await asyncio.wait([end])
+            except asyncio.CancelledError:  # a second time: there is no more patience
+                child.kill()
+                await asyncio.wait([end])
 
     async def _carry_on(self) -> None:
-        await asyncio.sleep(GATHER)
         while self._waiting:
+            await asyncio.sleep(GATHER)
+            if not self._waiting:
+                return
             first = self._waiting[0]
             self._group = [job for job in self._waiting if job is first or job.fits(first)]
             self._waiting = [job for job in self._waiting if job not in self._group]
@@ -207,7 +227,7 @@ class DbtProject:
                 ours.close()
                 raise start_trouble(error, argv, None) from None
         self._channel, self._rest = ours, bytearray()
-        self._end = asyncio.create_task(self._child.finish(lambda: _GRACE))
+        self._end = asyncio.create_task(self._child.finish(lambda: self._grace))
 
     def _overheard(self, _stream: str, data: bytes) -> None:
         """What dbt prints is also told as events; the end of it is kept, should the process die."""
