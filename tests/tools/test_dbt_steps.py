@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import PATIENCE, engine, event, statuses, step_of, story
 
+from engine_kit import PATIENCE, engine, event, statuses, step_of, story
 from runwright.control.operations import Operations
 from runwright.control.planfile import read_data
 from runwright.plans.dbt import plan_of_manifest
