@@ -160,3 +160,21 @@ def tell_secrets() -> dict[str, str]:
 
 def keep(value: str) -> None:
     rw.current_step().checkpoint({"value": value})
+
+
+def keep_report(text: str) -> Any:
+    file = Path("report.txt")
+    file.write_text(text)
+    return rw.current_step().keep(file, "report")
+
+
+def read_artifact(ref: dict[str, Any]) -> str:
+    rw.current_step().fetch(ref, "fetched.txt")
+    return Path("fetched.txt").read_text()
+
+
+def step_output(status: str) -> rw.StepOutput:
+    made = rw.ArtifactRef("s3://elsewhere/report", "report", "0" * 64, 7)
+    if status == "SUCCESS":
+        return rw.StepOutput(artifact_refs=[made], result={"rows": 3})
+    return rw.StepOutput("FAILED", [made], rw.ErrorInfo("NO_STOCK", "Nothing left.", retryable=False, category="user"))

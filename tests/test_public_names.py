@@ -14,7 +14,7 @@ PUBLIC = {
     "__version__", "export_run", "idempotency_key", "make_anchor", "new_event", "new_run", "open_log", "read_anchor",
     "this_process", "App", "AsyncApp", "AsyncRun", "ExecutionPlan", "PlanInvalid", "Problem", "Run", "SignalDecision",
     "StepContext", "StepError", "current_step", "open", "open_async", "PlanFunction", "StepFunction", "plan", "step",
-    "when", "Lane", "Step", "Tool",
+    "when", "Lane", "Step", "Tool", "ArtifactRef", "ErrorInfo", "StepOutput",
 }  # fmt: skip
 
 LOG_METHODS = {

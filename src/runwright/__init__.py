@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
     from .contract.keys import idempotency_key
     from .contract.plan import ExecutionPlan, Step
+    from .contract.refs import ArtifactRef, ErrorInfo, StepOutput
     from .contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
     from .contract.transitions import Enforcement, RunStatus, StepStatus
     from .control.app import App, AsyncApp, AsyncRun, Run, open, open_async  # noqa: A004
@@ -45,6 +46,7 @@ _HOMES = {
     "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
     "contract.keys": ("idempotency_key",),
     "contract.plan": ("ExecutionPlan", "Step"),
+    "contract.refs": ("ArtifactRef", "ErrorInfo", "StepOutput"),
     "contract.snapshot": ("Alert", "RunSnapshot", "RunSummary", "StepSnapshot"),
     "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
     "control.app": ("App", "AsyncApp", "AsyncRun", "Run", "open", "open_async"),
@@ -71,10 +73,12 @@ __all__ = [
     "Anchor",
     "App",
     "AppendRefused",
+    "ArtifactRef",
     "AsyncApp",
     "AsyncRun",
     "Enforcement",
     "ErrorCode",
+    "ErrorInfo",
     "ExecutionPlan",
     "Fence",
     "Finding",
@@ -105,6 +109,7 @@ __all__ = [
     "StepContext",
     "StepError",
     "StepFunction",
+    "StepOutput",
     "StepSnapshot",
     "StepStatus",
     "TailPage",

@@ -19,6 +19,7 @@ from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import RunStatus
 from runwright.results.encoding import encode_result
 from runwright.runtimes.executor import Outcome, Work
+from runwright.runtimes.work import Execution
 
 from .signals import Actor
 
@@ -41,7 +42,7 @@ class SubRuns:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
-    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> SubRun:
+    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution:
         return SubRun(self._operations, work, parent, done)
 
     async def stop(self, parent: RunIdentity, path: str, attempt: int) -> None:

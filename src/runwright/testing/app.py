@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,15 +14,18 @@ import msgspec
 
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunEventRecord
+from runwright.contract.events import RunEventRecord, RunIdentity
+from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import to_micros
 from runwright.control.operations import AnyPlan, Operations
 from runwright.control.signals import Actor, SignalDecision
+from runwright.control.subruns import SubRuns
 from runwright.core.reading import read_payload
 from runwright.flows.plans import PlanFunction
 from runwright.log.memory import MemoryLog
 from runwright.plans.durations import read_duration
+from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.values import ValuesWithLog
@@ -31,6 +34,7 @@ from runwright.runtimes.executor import Outcome, Work
 from runwright.runtimes.executor_work import carry_out
 from runwright.runtimes.mock import MockExecutor
 from runwright.runtimes.settings import EngineSettings
+from runwright.runtimes.work import Execution
 from runwright.tools.registry import all_tools
 
 from .clock import SeededIds, VirtualClock, VirtualLoop
@@ -138,9 +142,9 @@ class PlayApp:
 
     def _check(self, plan: AnyPlan) -> None:
         """A script for a step that the plan does not have is a mistake."""
-        known = {step.step_id for step in self.operations.load(plan).steps}
+        steps = _step_ids(self.operations.load(plan))
         for path in self._script:
-            if path.partition("[")[0] not in known:
+            if path.partition("[")[0] not in steps:
                 raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The script has {path!r}; the plan has no such step.")
 
     # The engine
@@ -148,10 +152,11 @@ class PlayApp:
     async def _open(self) -> Operations:
         clock, ids = VirtualClock(self.loop), SeededIds(random.Random(7))  # noqa: S311 - not for secrets
         self._log = MemoryLog(clock=clock, ids=ids)
+        self._executor = MockExecutor(self._play_step)
         await self._log.open()
         self._engine = Engine(
             self._log,
-            MockExecutor(self._play_step),
+            self._executor,
             all_tools(),
             PlanStore(self._log),
             ValuesWithLog(self._log),
@@ -162,7 +167,9 @@ class PlayApp:
         )
         await self._engine.open()
         self._errands.add(asyncio.create_task(self._answer()))
-        return Operations(self._log, self._engine, Actor("tester", "Admin", "test"))
+        operations = Operations(self._log, self._engine, Actor("tester", "Admin", "test"))
+        self._engine.sub_runs = _PlayedSubRuns(operations, self._script, self._executor)
+        return operations
 
     async def _close(self) -> None:
         for task in self._errands:
@@ -224,6 +231,30 @@ class PlayApp:
             "The run waits for something that nobody does: an approval, an event, or a signal. "
             "Script it (testing.Approves, testing.Sends), or send it with run.signal(...)."
         )
+
+
+class _PlayedSubRuns(SubRuns):
+    """Runs of other plans are played too, unless the script says what their step gives."""
+
+    def __init__(self, operations: Operations, script: Script, executor: MockExecutor) -> None:
+        super().__init__(operations)
+        self._script = script
+        self._executor = executor
+
+    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution:
+        if work.context.step_id in self._script or work.step.step_id in self._script:
+            return self._executor.start(work, done)
+        return super().start(work, parent, done)
+
+
+def _step_ids(plan: ExecutionPlan) -> set[str]:
+    """The steps of a plan, and of those that steps of it are runs of."""
+    found = {step.step_id for step in plan.steps}
+    for step in plan.steps:
+        read = known(hash_in(str(step.inputs.get("ref")))) if step.kind == SUB_PLAN else None
+        if read is not None:
+            found |= _step_ids(read.plan)
+    return found
 
 
 def _carried_out(work: Work) -> Outcome:
