@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,23 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CON
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[pytest.ParameterSet]:
+def blocks(language: str, but: Sequence[Path] = ()) -> list[pytest.ParameterSet]:
     found = []
-    for page in PAGES:
+    for page in (page for page in PAGES if page not in but):
         for number, match in enumerate(BLOCK.finditer(page.read_text())):
             if match[1] == language:
                 found.append(pytest.param(match[2], id=f"{page.name}-{number}"))
     return found
 
 
+NAMED = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GUIDED = [page for page in PAGES if any(match[2] for match in NAMED.finditer(page.read_text()))]
+"""Pages whose blocks belong together: those with a name are files, and the commands use them."""
+
+
 def general(line: str) -> str:
-    """A line without what differs from run to run: times of persisting, hashes, made-up keys."""
+    """A line without what differs from run to run: times of persisting, hashes, made-up keys, how long it took."""
+    line = re.sub(r"\bin [\d.]+ (?:ms|s|min \d+ s)\b", "in <a while>", line)
     line = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+Z", "<time>", line)
     return re.sub(r"\b[0-9a-f]{16}\b", "<hash>", line).rstrip()
 
@@ -45,9 +52,25 @@ def test_the_readmes_python_prints_what_the_readme_says(tmp_path: Path) -> None:
     assert done.stdout == expected
 
 
-@pytest.mark.parametrize("session", blocks("console"))
+@pytest.mark.parametrize("session", blocks("console", but=GUIDED))
 def test_the_commands_on_the_page_print_what_it_says(session: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    carry_out(session, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUIDED, ids=lambda page: page.name)
+def test_a_page_that_guides_leads_where_it_says(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for match in NAMED.finditer(page.read_text()):
+        if match[2]:
+            (tmp_path / match[2]).write_text(match[3])
+        elif match[1] == "console":
+            carry_out(match[3], tmp_path)
+
+
+def carry_out(session: str, folder: Path) -> None:
+    """Run the commands of a session, and compare what they print."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
     commands: list[tuple[str, list[str]]] = []
@@ -58,7 +81,7 @@ def test_the_commands_on_the_page_print_what_it_says(session: str, tmp_path: Pat
             commands[-1][1].append(line)
     for command, expected in commands:
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env={**environment, "PATH": path}
+            command, shell=True, cwd=folder, capture_output=True, text=True, env={**environment, "PATH": path}
         )
         assert done.stderr == ""
         assert [general(line) for line in done.stdout.splitlines()] == [general(line) for line in expected], command

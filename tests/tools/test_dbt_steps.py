@@ -147,6 +147,17 @@ async def test_a_node_that_is_gone_is_named(shop: Path) -> None:
         assert (error.code, error.retryable) == ("DBT_NODE_NOT_FOUND", False)
 
 
+async def test_once_dbt_is_done_others_can_have_the_database(shop: Path) -> None:
+    steps = [
+        {"id": "build", "dbt": {"project": ".", "select": ["+orders"]}},
+        {"id": "read", "sql": {"connection": "duckdb:///shop.duckdb", "query": "select count(*) as n from orders"}},
+    ]
+    async with engine("memory://") as operations:
+        snapshot = await finished(operations, {"plan": "p", "steps": steps})
+        assert snapshot.status == "COMPLETED", snapshot.root_cause
+        assert (await operations.result(snapshot.run_id, "read"))["rows"] == [{"n": 5}]
+
+
 def slow_model(shop: Path) -> None:
     """A model that takes for ever."""
     body = "select count(*) as n from range(100000000) a, range(100000000) b where a.range % 7 = b.range % 5"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +176,21 @@ async def test_a_locked_sqlite_file_may_be_tried_again(tmp_path: Path, monkeypat
     error = await error_of(step("s", "sqlite:///shop.db", "insert into t values (1)"))
     assert (error.code, error.retryable) == ("SQL_ERROR", True)
     held.close()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[None]:
+    """Another process has the file, for a second."""
+    hold = "import duckdb, time; c = duckdb.connect('shop.duckdb'); print('held', flush=True); time.sleep(1)"
+    with subprocess.Popen([sys.executable, "-c", hold], cwd=tmp_path, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+
+
+async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) -> None:
+    (read,) = await results_of(step("s", "duckdb:///shop.duckdb", "select 1 as n"))
+    assert read["rows"] == [{"n": 1}]
 
 
 @pytest.mark.parametrize(

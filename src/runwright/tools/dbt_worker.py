@@ -7,6 +7,7 @@ back as it happens, and at the end how the invocation went. dbt is loaded with t
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -82,7 +83,20 @@ def _invoke(order: Order, parent: _Line) -> str | None:
             parent.say(word)
 
     result: Any = dbtRunner(callbacks=[hear]).invoke(order.args)  # pyright: ignore
+    _let_go()
     return None if result.exception is None else str(result.exception).strip()
+
+
+def _let_go() -> None:
+    """dbt keeps databases open after it is done. A DuckDB file that is open here is closed to everybody else."""
+    from dbt.adapters.factory import FACTORY  # pyright: ignore
+
+    adapters: Any = FACTORY.adapters  # pyright: ignore
+    for adapter in list(adapters.values()):
+        with contextlib.suppress(Exception):
+            adapter.cleanup_connections()
+            getattr(adapter.connections, "close_all_connections", gc.collect)()
+    gc.collect()
 
 
 def _word(message: Any) -> Word | None:

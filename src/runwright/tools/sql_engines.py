@@ -7,7 +7,9 @@ import datetime
 import decimal
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +19,7 @@ from .base import StepError
 from .pooled import pooled
 
 BUSY_SECONDS = 30.0
+LOCK_PAUSE = 0.1
 CONNECT_SECONDS = 10.0
 CONNECTIONS = 10
 IDLE_SECONDS = 60.0
@@ -108,42 +111,47 @@ class Duckdb:
 
     def __init__(self, connection: str) -> None:
         self._path = _file(connection)
+        self._connection: Any = None
+        self._stopped = threading.Event()
 
     async def ask(self, query: str, values: list[Any], most: int) -> Answer:
+        return await _in_thread(lambda: self._ask(query, values, most), self._interrupt)
+
+    def _interrupt(self) -> None:
+        self._stopped.set()
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def _ask(self, query: str, values: list[Any], most: int) -> Answer:
         import duckdb
 
-        holder: list[Any] = []
-
-        def interrupt() -> None:
-            if holder:
-                holder[0].interrupt()
-
-        def ask() -> Answer:
-            try:
-                connection = duckdb.connect(self._path)
-            except duckdb.Error as error:
-                raise _unreachable(f"The DuckDB file {self._path}", _first_line(error)) from None
-            holder.append(connection)
-            try:
-                return self._ask(connection, query, values, most)
-            except duckdb.TransactionException as error:
-                raise _sql_error(_first_line(error), retryable=True) from None
-            except duckdb.Error as error:
-                raise _sql_error(_first_line(error)) from None
-            finally:
-                connection.close()
-
-        return await _in_thread(ask, interrupt)
-
-    def _ask(self, connection: Any, query: str, values: list[Any], most: int) -> Answer:
-        connection.begin()
-        cursor = connection.execute(query, values or None)
-        columns = [column[0] for column in cursor.description or ()]
-        rows = cursor.fetchmany(most)
-        connection.commit()
+        self._connection = connection = self._open()
+        try:
+            connection.begin()
+            cursor = connection.execute(query, values or None)
+            columns = [column[0] for column in cursor.description or ()]
+            rows = cursor.fetchmany(most)
+            connection.commit()
+        except duckdb.Error as error:
+            collided = isinstance(error, duckdb.TransactionException)
+            raise _sql_error(_first_line(error), retryable=collided) from None
+        finally:
+            connection.close()
         if columns == ["Count"] and len(rows) == 1 and not _gives_rows(query):
             return Answer(count=int(rows[0][0]))
         return Answer(columns, rows)
+
+    def _open(self) -> Any:
+        """DuckDB gives a file to one process at a time: wait a while if another has it."""
+        import duckdb
+
+        deadline = monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                return duckdb.connect(self._path)
+            except duckdb.Error as error:
+                if "lock" not in str(error) or monotonic() > deadline or self._stopped.wait(LOCK_PAUSE):
+                    raise _unreachable(f"The DuckDB file {self._path}", _first_line(error)) from None
 
 
 def _gives_rows(query: str) -> bool:
