@@ -64,6 +64,8 @@ TARGETS: dict[str, Target] = {
         Target("engine-fan-out", "An iteration of 10,000", "of 100", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("engine-waiting-memory", "10,000 runs waiting, memory", "before they were", "MB", Kind.EXTRA, 50, 20),
         Target("engine-waiting-wake", "10,000 runs waiting, wake-up p95", "when due", "ms", Kind.EXTRA, 1000, 200),
+        Target("plans-python", "A step of a plan in Python", "of the same plan in YAML", "ms", Kind.GROWTH, 1.1, 1.0),
+        Target("plans-dbt", "100 dbt models in 5 layers", "dbt run, as many threads", "s", Kind.GROWTH, 2.0, 1.2),
         Target("start-import", "import runwright", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
         Target("start-open-log", "import and touch open_log", "bare interpreter", "ms", Kind.EXTRA, None, None),
         Target("start-help", "runwright --help", "bare interpreter", "ms", Kind.EXTRA, 200, 120),

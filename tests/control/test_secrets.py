@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import engine, run, step_of
 
 import runwright as rw
+from engine_kit import engine, run, step_of
 from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, provider_from
 
 VALUE = 'p4ss/w0rd"with quotes + ünïcode'
@@ -43,6 +43,9 @@ LEAKS: dict[str, dict[str, Any]] = {
     "in the environment": {"secretRefs": ["DB_PASSWORD"], "shell": "env; exit 3"},
     "from a process of its own": {
         "class": "isolation", "secretRefs": ["DB_PASSWORD"], "python": {"call": "engine_steps:tell_secrets", "args": {}},
+    },
+    "read back from a database": {
+        "sql": {"connection": "sqlite://", "query": "select :p as p", "args": {"p": {"secret": "DB_PASSWORD"}}},
     },
     "in a checkpoint": {"python": {"call": "engine_steps:keep", "args": {"value": {"secret": "DB_PASSWORD"}}}},
 }  # fmt: skip

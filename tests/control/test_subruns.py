@@ -221,6 +221,22 @@ def test_a_childs_id_is_never_too_long() -> None:
     assert max(map(len, long)) <= 512
 
 
+async def test_a_secret_is_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "p4ssw0rd-of-the-database")
+    async with engine("memory://") as operations:
+        with pytest.raises(RunwrightError, match="no secret can be one"):
+            operations.load(parent(params={"day": {"secret": "DB_PASSWORD"}}))
+        plan = parent(params={"day": "monday"})
+        plan["steps"].insert(0, {"id": "ok", "approval": "Go on?"})
+        await operations.start(operations.load(plan), run_id="r")
+        await event(operations, "r", "ApprovalRequested", "ok")
+        override = {"stepId": "sub", "override": {"params": {"day": {"secret": "DB_PASSWORD"}}}}
+        await operations.signal("r", "INJECT_OVERRIDE", override, reason="try it")
+        await operations.signal("r", "APPROVE")
+        snapshot = await ended(operations, "r")
+        assert "no secret can be one" in step_of(snapshot, "sub").error.message
+
+
 async def test_a_secret_that_a_child_needs_is_asked_for_before_the_parent_starts() -> None:
     child_plan(shell={"command": "true", "env": {"T": {"secret": "NOT_SET_ANYWHERE"}}})
     async with engine("memory://") as operations:

@@ -25,6 +25,7 @@ from runwright.plans.secrets import secret_refs, with_secrets
 from runwright.results.artifacts import ArtifactStore
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
+from runwright.tools.plan import SECRETS
 from runwright.tools.secrets import Mask, SecretContext
 
 from .executor import Outcome, Work
@@ -111,6 +112,8 @@ class Launcher:
             more["step"] = {"id": path, "attempt": attempt}
             tool, inputs, secrets = self._prepare(node, path, attempt, more)
             lane = tool.lane(inputs, node.step)
+            if lane is Lane.RUN and secrets:
+                raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, SECRETS)
             if lane is Lane.ASK:
                 self._ask(node, path, attempt, tool, inputs)
                 return

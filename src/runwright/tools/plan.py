@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.plans.secrets import secret_refs
 
 from .base import Lane, StepContext, is_open
+
+SECRETS = "Parameters are kept in the log, so no secret can be one. Name the secret in the other plan itself."
 
 _REF = re.compile(r"plan:sha256:[0-9a-f]{64}", re.ASCII)
 
@@ -26,7 +29,7 @@ class PlanTool:
     inputs = PlanInputs
     main_input = "path"
 
-    def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
+    def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         ref, path = inputs.get("ref"), inputs.get("path")
         if (ref is None) == (path is None):
             return "Say which plan: `path`, a file beside this one, or `ref`, as `runwright plan hash` prints it."
@@ -34,6 +37,8 @@ class PlanTool:
             return "Which plan it is must be known from the start: no expressions in `ref` and `path`."
         if ref is not None and _REF.fullmatch(str(ref)) is None:
             return "`ref` is plan:sha256: and 64 digits, as `runwright plan hash` prints it."
+        if step.secret_refs or any(secret_refs(inputs.get("params"))):
+            return SECRETS
         return None
 
     def lane(self, inputs: PlanInputs, step: Step) -> Lane:  # noqa: ARG002
