@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -86,6 +87,35 @@ async def check_run(store: str, run_id: str, file: Path) -> None:
         assert len({line[4] for line in lines}) == 1, "its idempotency token stays the same"
         assert record.engine_attempt_id == max(int(line[2]) for line in lines)
         assert record.engine_attempt_id > 1 or len(lines) == 1
+
+
+async def test_a_killed_engine_finds_the_runs_of_its_steps_again(durable_url: str, tmp_path: Path) -> None:
+    dice = random.Random(7)
+    file, child, plan = tmp_path / "effects", tmp_path / "child.json", tmp_path / "plan.json"
+    touch = {"call": "side_effects:touch", "args": {"file": str(file), "seconds": 0.1}}
+    child.write_text(json.dumps({"plan": "child", "steps": [{"id": f"s{n}", "python": touch} for n in range(6)]}))
+    subs = [{"id": f"sub{number}", "plan": {"path": str(child)}, "dependsOn": []} for number in range(3)]
+    last = {"id": "last", "python": touch, "dependsOn": ["sub0", "sub1", "sub2"]}
+    plan.write_text(json.dumps({"plan": "parent", "order": "graph", "steps": [*subs, last]}))
+    for _ in range(max(4, KILLS // 10)):
+        if run_once(durable_url, plan, "run", dice.uniform(0.4, 1.0)):
+            break
+    run_once(durable_url, plan, "run", None)
+    async with rw.open_log(durable_url) as log:
+        for run_id in ("run", "run/sub0", "run/sub1", "run/sub2"):
+            snapshot = await log.snapshot(run_id)
+            assert snapshot.status == "COMPLETED"
+            assert [finding async for finding in log.verify(run_id)] == []
+            ends = {record.step_id: record for record in await log.read(run_id) if record.event_type == "StepCompleted"}
+            for line in file.read_text().splitlines():
+                step_id, _, _, when, token = line.split()
+                if step_id in ends and token == token_of(run_id, step_id):
+                    assert int(when) <= to_micros(ends[step_id].persisted_at), "it ran again after its end"
+        assert len((await log.list_runs()).runs) == 4
+
+
+def token_of(run_id: str, step_id: str) -> str:
+    return hashlib.sha256(f"{run_id}|{step_id}|1".encode()).hexdigest()
 
 
 async def test_a_long_step_resumes_at_its_last_checkpoint(durable_url: str, tmp_path: Path) -> None:
