@@ -73,7 +73,7 @@ class DbtTool:
         async def keep(names: tuple[str, ...]) -> None:
             await asyncio.to_thread(_keep_files, Path(folder), names, context)
 
-        return await project.run(Job(_options(inputs, folder), select, inputs.node, context), keep)
+        return await project.run(Job(_options(inputs, folder), select, inputs.node, context, keep))
 
 
 def _project_trouble(project: str) -> str | None:

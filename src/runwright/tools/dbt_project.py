@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from runwright.contract.errors import RunwrightError
+
 from .base import StepContext, StepError
 from .dbt_worker import Order, Word
 from .process import ChildProcess, start_trouble
@@ -35,16 +37,23 @@ class Options(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
 
 
+Keep = Callable[[tuple[str, ...]], Awaitable[None]]
+"""Keeps files that dbt has written, as artifacts of the job that ended the invocation."""
+
+
 class Job:
     """A step that waits for dbt. `node` is None where it is whatever `select` says, and then it runs alone."""
 
-    def __init__(self, options: Options, select: tuple[str, ...], node: str | None, context: StepContext) -> None:
+    def __init__(
+        self, options: Options, select: tuple[str, ...], node: str | None, context: StepContext, keep: Keep
+    ) -> None:
+        self.keep = keep
         self.options = options
         self.select = select
         self.node = node
         self.context = context
         self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.result: dict[str, Any] | None = None  # of a job that ends with its invocation
+        self.result: dict[str, Any] | None = None  # of the last node, which ends with its invocation
         self.words: list[Word] = []
 
     def fits(self, other: Job) -> bool:
@@ -69,16 +78,13 @@ class DbtProject:
         self._seen: dict[str, None] = {}  # runs whose manifest is kept
         self._grace = _GRACE
 
-    async def run(self, job: Job, keep: Callable[[tuple[str, ...]], Awaitable[None]]) -> dict[str, Any]:
-        """Have dbt do it. `keep` is called for the job that ends last, with the files that dbt has written then."""
+    async def run(self, job: Job) -> dict[str, Any]:
+        """Have dbt do it."""
         self._waiting.append(job)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._carry_on())
         try:
-            result = await job.done
-            if job.result is not None:
-                await keep(self._files(job.context.run_id))
-            return result
+            return await job.done
         except asyncio.CancelledError:
             await self._forget(job)
             raise
@@ -144,7 +150,7 @@ class DbtProject:
             await asyncio.get_running_loop().sock_sendall(self._channel, order)
         while (word := await self._next_word()) is not None:
             if word.over:
-                self._finish(word)
+                await self._finish(word)
                 return
             self._heed(word)
         await self._lost()
@@ -170,7 +176,8 @@ class DbtProject:
             job.result = _node_result(word)  # the last: it waits for the files that dbt writes at the end
 
     def _end_job(self, job: Job, outcome: dict[str, Any] | StepError) -> None:
-        self._group.remove(job)
+        if job in self._group:  # it may have been given up meanwhile
+            self._group.remove(job)
         if job.done.done():
             return
         if isinstance(outcome, StepError):
@@ -178,11 +185,11 @@ class DbtProject:
         else:
             job.done.set_result(outcome)
 
-    def _finish(self, over: Word) -> None:
+    async def _finish(self, over: Word) -> None:
         """The invocation has ended: so has everything in it."""
         for job in list(self._group):
             if job.result is not None:
-                self._end_job(job, job.result)
+                await self._end_last(job, job.result)
             elif over.trouble is not None:
                 self._end_job(job, StepError("DBT_FAILED", _short(over.trouble)))
             elif job.node is not None:
@@ -196,17 +203,25 @@ class DbtProject:
                     ),
                 )
             else:
-                self._end_selection(job)
+                await self._end_selection(job)
 
-    def _end_selection(self, job: Job) -> None:
+    async def _end_last(self, job: Job, result: dict[str, Any]) -> None:
+        """Before the next invocation, which would write over dbt's files."""
+        try:
+            await job.keep(self._files(job.context.run_id))
+        except RunwrightError as error:
+            self._end_job(job, StepError(error.code, error.detail))
+        else:
+            self._end_job(job, result)
+
+    async def _end_selection(self, job: Job) -> None:
         bad = [word for word in job.words if word.status not in _GOOD]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             error = _failure(bad[0])
             self._end_job(job, StepError(error.code, f"{bad[0].node}{more}: {error.message}"))
             return
-        job.result = {"nodes": {word.node: _node_result(word) for word in job.words}}
-        self._end_job(job, job.result)
+        await self._end_last(job, {"nodes": {word.node: _node_result(word) for word in job.words}})
 
     def _fail(self, error: StepError) -> None:
         for job in list(self._group):
