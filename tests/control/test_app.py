@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import held, python
 
 import runwright as rw
+from engine_kit import held, python
 from runwright.runtimes.engine import EngineSettings
 
 PLAN: dict[str, Any] = {

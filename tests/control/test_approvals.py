@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import ended, engine, event, run, statuses, step_of, until
 
+from engine_kit import ended, engine, event, run, statuses, step_of, until
 from runwright.control.operations import Operations
 from runwright.control.signals import Actor
 

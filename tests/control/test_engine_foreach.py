@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from engine_kit import ended, engine, event, held, once, only, python, run, step_of, story
 
 BIG = 70_000  # bytes: beyond 64 KiB a value is kept beside the log

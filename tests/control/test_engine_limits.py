@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import ended, engine, event, held, only, run, story
 
 import runwright as rw
+from engine_kit import ended, engine, event, held, only, run, story
 from runwright.log.judge import Fence
 from runwright.log.open import new_event
 

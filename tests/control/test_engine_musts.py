@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_kit import ended, engine, event, held, once, only, python, reasons, run, statuses, story
 
 import runwright as rw
+from engine_kit import ended, engine, event, held, once, only, python, reasons, run, statuses, story
 from runwright.control.operations import Operations
 from runwright.control.signals import RULES, Actor, Refused, SignalRequest, authorize, check_request
 from runwright.log.prepare import Prepared

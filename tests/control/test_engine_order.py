@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from engine_kit import ended, engine, event, held, only, python, reasons, run, sleep, statuses, story
 
 FAIL = python("1 / 0")

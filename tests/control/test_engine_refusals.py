@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from engine_kit import ended, engine, event, held, only, python, story
 
 import runwright as rw
+from engine_kit import ended, engine, event, held, only, python, story
 from runwright.control.operations import Operations
 from runwright.control.signals import Actor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_kit import ended, engine, event, held, once, only, python, run, sleep, statuses, step_of, story
 
+from engine_kit import ended, engine, event, held, once, only, python, run, sleep, statuses, step_of, story
 from runwright.contract.timestamps import to_micros
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_kit import ended, engine, event, held, only, python, run, story
 
 import runwright as rw
+from engine_kit import ended, engine, event, held, only, python, run, story
 
 
 @pytest.fixture(autouse=True)

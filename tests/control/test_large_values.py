@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_kit import engine, run
 
 import runwright as rw
+from engine_kit import engine, run
 from runwright.results.values import ValueKeeper, ValuesWithLog
 
 BIG = {"plan": "p", "steps": [{"id": "a", "python": {"call": "engine_steps:big", "args": {"size": 70_000}}}]}

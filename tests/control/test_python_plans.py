@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_kit import ended, engine
 
 import runwright as rw
+from engine_kit import ended, engine
 from runwright.control.planfile import read_plan_file
 
 FLOW = """

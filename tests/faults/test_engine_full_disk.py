@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
 from disks import mounted
+
 from engine_kit import ended, engine, event, held, only, story
 
 pytestmark = pytest.mark.slow

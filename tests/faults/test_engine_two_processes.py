@@ -18,9 +18,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
-from engine_kit import ended, engine, event, held, only, run, story
-
 import runwright as rw
+from engine_kit import ended, engine, event, held, only, run, story
 from runwright.contract.timestamps import to_micros
 
 pytestmark = pytest.mark.slow

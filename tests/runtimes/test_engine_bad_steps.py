@@ -15,7 +15,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
 from engine_kit import ended, engine, event, only, python, run, sleep, step_of, story, until
-
 from runwright.control.operations import Operations
 
 TTL = 1.0

@@ -13,7 +13,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
 from engine_kit import ended, engine, event, held, python, run, sleep
-
 from runwright.contract.plan import StepClass
 from runwright.runtimes import executor
 

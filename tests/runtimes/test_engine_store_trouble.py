@@ -13,9 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
-from engine_kit import alerts, ended, engine, event, held, only, python, run, step_of, story, until
-
 import runwright as rw
+from engine_kit import alerts, ended, engine, event, held, only, python, run, step_of, story, until
 from runwright.contract import payloads
 from runwright.control.operations import Operations
 from runwright.core.decide import Decider

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from engine_kit import PATIENCE, engine, event, statuses, step_of, story
+from engine_kit import PATIENCE, engine, event, statuses, step_of, story, until
 from runwright.control.operations import Operations
 from runwright.control.planfile import read_data
 from runwright.plans.dbt import plan_of_manifest
@@ -156,6 +156,19 @@ async def test_once_dbt_is_done_others_can_have_the_database(shop: Path) -> None
         snapshot = await finished(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         assert (await operations.result(snapshot.run_id, "read"))["rows"] == [{"n": 5}]
+
+
+async def test_a_process_that_nobody_needs_is_let_go(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runwright.tools.dbt_project.IDLE", 0.1)
+    steps = [{"id": "build", "dbt": {"project": ".", "select": ["raw_orders"]}}]
+    async with engine("memory://") as operations:
+        assert (await finished(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+
+        async def gone() -> bool:
+            return not await _workers()
+
+        await until(gone)
+        assert (await finished(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
 
 
 def slow_model(shop: Path) -> None:

@@ -25,6 +25,9 @@ from .process import ChildProcess, start_trouble
 GATHER = 0.03
 """Seconds to wait for others that become ready at the same time."""
 
+IDLE = 60.0
+"""Seconds for which a process is kept that nobody needs. It holds some hundred megabytes."""
+
 _BLOCK = 256 * 1024
 _GRACE = 10.0
 _GOOD = frozenset({"success", "pass", "warn"})
@@ -68,6 +71,7 @@ class DbtProject:
         self._folder = folder
         self._env = env
         self._waiting: list[Job] = []
+        self._news = asyncio.Event()  # there may be more to do
         self._group: list[Job] = []
         self._child: ChildProcess | None = None
         self._end: asyncio.Task[int] | None = None
@@ -81,6 +85,7 @@ class DbtProject:
     async def run(self, job: Job) -> dict[str, Any]:
         """Have dbt do it."""
         self._waiting.append(job)
+        self._news.set()
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._carry_on())
         try:
@@ -121,19 +126,28 @@ class DbtProject:
                 await asyncio.wait([end])
 
     async def _carry_on(self) -> None:
+        """Do what there is to do. A process that nobody has needed for a while is let go."""
         while self._waiting:
             await asyncio.sleep(GATHER)
+            if self._waiting:
+                await self._do(self._waiting[0])
             if not self._waiting:
-                return
-            first = self._waiting[0]
-            self._group = [job for job in self._waiting if job is first or job.fits(first)]
-            self._waiting = [job for job in self._waiting if job not in self._group]
-            try:
-                await self._invoke(first.options)
-            except StepError as error:
-                self._fail(error)
-            except Exception as error:
-                self._fail(StepError("DBT_FAILED", f"{type(error).__name__}: {error}"))
+                self._news.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE):
+                        await self._news.wait()
+            if not self._waiting:
+                await self._stop(_GRACE)
+
+    async def _do(self, first: Job) -> None:
+        self._group = [job for job in self._waiting if job is first or job.fits(first)]
+        self._waiting = [job for job in self._waiting if job not in self._group]
+        try:
+            await self._invoke(first.options)
+        except StepError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(StepError("DBT_FAILED", f"{type(error).__name__}: {error}"))
 
     async def _invoke(self, options: Options) -> None:
         if self._child is None:
