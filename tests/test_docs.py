@@ -115,3 +115,20 @@ def test_the_look_at_the_audit_trail_runs_to_its_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DAMAGED  1 run, 22 events checked" in done.stdout
     assert done.stdout.rstrip().endswith("| head -n 3")
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tomllib
+
+    from runwright.control.artifacts import artifact_store
+    from runwright.control.open import tools_here
+    from runwright.tools.secrets import provider_from
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runwright.toml").write_text(text)
+    settings = tomllib.loads(text)
+    assert settings.keys() <= {"artifacts", "http", "secrets", "store"}
+    artifact_store(settings.get("artifacts", {}), tmp_path, lambda: 0)
+    provider_from(settings.get("secrets", {}))
+    tools_here()

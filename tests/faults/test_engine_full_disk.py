@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
-
 from disks import mounted
 
 from engine_kit import ended, engine, event, held, only, story

@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
-
 import runwright as rw
 from engine_kit import ended, engine, event, held, only, run, story
 from runwright.contract.timestamps import to_micros
 
 pytestmark = pytest.mark.slow
 
-CONTROL = Path(__file__).parents[1] / "control"
+TESTS = Path(__file__).parents[1]
 
 PROCESS = """
 import asyncio, json, sys
@@ -53,7 +51,7 @@ def process(
 ) -> Iterator[subprocess.Popen[str]]:
     """Another process that drives this run until it ends, or until it is killed."""
     arguments = [sys.executable, "-c", PROCESS, store, json.dumps(plan), run_id, str(ttl)]
-    environment = {**os.environ, "PYTHONPATH": str(CONTROL)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     other = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield other

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
 from engine_kit import ended, engine, event, held, python, run, sleep
 from runwright.contract.plan import StepClass

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "control"))
 
 import runwright as rw
 from engine_kit import alerts, ended, engine, event, held, only, python, run, step_of, story, until
