@@ -22,7 +22,13 @@ FOLDER = Path(schemas.__file__).parent / "json_schemas"
 # What an event may leave out, and why.
 MAY_MISS: dict[str, set[str]] = {
     "RunQueued": {"originRunId", "forkedFromSeq", "parentRunId", "parentStepId"},  # of a run that comes from another
-    "RunStarted": {"validationReport", "degraded", "source", "code"},  # something to report; a plan from a file
+    "RunStarted": {
+        "validationReport",
+        "degraded",
+        "source",
+        "code",
+        "subPlans",
+    },  # something to report; a plan from a file
     "StepStarted": {"forcedBy"},  # by a signal
     "StepCompleted": {"result", "resultRef", "artifactRefs"},  # null; beyond 64 KiB; where there are any
     "StepFailed": {"artifactRefs"},

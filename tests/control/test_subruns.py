@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,31 @@ async def test_after_a_crash_the_run_of_the_step_is_found_again(tmp_path: Path) 
         await operations.signal("r/sub", "EVENT", {"name": "go"})
         assert (await ended(operations, "r")).status == "COMPLETED"
         assert len([line for line in await story(operations, "r/sub") if line.startswith("RunStarted")]) == 1
+
+
+async def test_code_beside_a_childs_file_is_found_by_a_process_that_never_read_the_file(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/runs.db"
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (apart / "childs_own_code.py").write_text("def work():\n    return 42\n")
+    steps = [{"id": "work", "python": {"call": "childs_own_code:work"}}]
+    (apart / "child.json").write_text(json.dumps({"plan": "child", "steps": steps}))
+    sub = {"id": "sub", "plan": {"path": "apart/child.json"}}
+    plan = {"plan": "parent", "steps": [{"id": "wait", "wait": {"event": "go"}}, sub]}
+    async with engine(store) as operations:
+        await operations.start(operations.load(plan), run_id="r")
+        await event(operations, "r", "StepDelayed", "wait")
+    script = (
+        "import sys, runwright as rw\n"
+        "with rw.open(sys.argv[1]) as app:\n"
+        "    run = app.run('r'); run.signal('EVENT', {'name': 'go'})\n"
+        "    app._host.submit(lambda operations: operations.take_up('r')).result()\n"
+        "    print(run.wait(20).status, app.run('r/sub').result('work'))\n"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", script, store], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout == "COMPLETED 42\n", done.stderr
 
 
 async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class RunStarted(Payload, frozen=True):
     on_failure: str | None = None
     source: str | None = None
     code: dict[str, str] | None = None  # the functions that are steps, and a fingerprint of each
+    sub_plans: dict[str, str] | None = None  # the files of plans that its steps are runs of, by hash
 
 
 class StepStarted(Payload, frozen=True):

@@ -59,6 +59,22 @@ class Parent(msgspec.Struct, frozen=True):
 
     run: RunIdentity
     step_id: str
+    files: dict[str, str]
+    """Where the plans of its steps came from, by hash: their code lies beside them."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A plan inside another: the step that is a run of it, as people name it, and its hash."""
+
+    step_id: str
+    sha256: str
+    plan: ExecutionPlan
+
+
+def _files(*hashes: str) -> dict[str, str]:
+    """The files that plans were read from, as far as this process knows."""
+    found = {sha256: read.file for sha256 in hashes if (read := known(sha256)) is not None}
+    return {sha256: file for sha256, file in found.items() if file is not None}
 
 
 class Operations:
@@ -96,7 +112,7 @@ class Operations:
         merged = merge_params(plan, params or {})
         where = (tenant_id, "default", "default") if parent is None else parent.run.context[1:4]
         parts = await self._parts(plan)
-        await self._check_secrets(parts, SecretContext(where[0], where[2]))
+        await self._check_secrets([Part("", "", plan), *parts], SecretContext(where[0], where[2]))
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         version = plan.metadata.plan_version or sha256
@@ -122,6 +138,7 @@ class Operations:
         )
         name = quote(run.run_id, safe="")
         read = known(sha256)
+        files = {**({} if parent is None else parent.files), **_files(sha256, *(part.sha256 for part in parts))}
         started = payloads.RunStarted(
             status="RUNNING",
             engine_run_ref=f"{self.engine.provider}://{name}/{name}"[:1024],
@@ -133,8 +150,9 @@ class Operations:
             validation_report=report,
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
-            source=fork.source if fork is not None else None if read is None else read.file,
+            source=files.get(sha256) if fork is None else fork.source,
             code=None if read is None else read.code,
+            sub_plans={sha: file for sha, file in files.items() if sha != sha256} or None,
         )
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)
@@ -159,8 +177,12 @@ class Operations:
             run_id=run_id,
             trigger="api",
             fork=fork,
-            parent=Parent(parent, context.step_id),
+            parent=Parent(parent, context.step_id, await self._files_of(parent.run_id)),
         )
+
+    async def _files_of(self, run_id: str) -> dict[str, str]:
+        started = await self.log.find_event(run_id, "RunStarted")
+        return {} if started is None else (started.payload or {}).get("subPlans") or {}
 
     async def _fork_of_child(self, run_id: str, net: Net, params: dict[str, Any]) -> Fork | None:
         try:
@@ -174,9 +196,9 @@ class Operations:
         fork, before = await self._fork(row, net, None, force=False)
         return fork if before == merge_params(net.plan, params) else None
 
-    async def _parts(self, plan: ExecutionPlan, step_id: str = "") -> list[tuple[str, ExecutionPlan]]:
-        """The plan and all that its steps are runs of, each in the plan store, and how its step is called."""
-        parts = [(step_id, plan)]
+    async def _parts(self, plan: ExecutionPlan, step_id: str = "") -> list[Part]:
+        """All plans that steps of this one are runs of, each in the plan store."""
+        parts: list[Part] = []
         for step in plan.steps:
             if step.kind != SUB_PLAN:
                 continue
@@ -185,7 +207,7 @@ class Operations:
             given: Any = step.inputs.get("params") or {}
             if not is_open(given):
                 check_params(child, given, f"Step {name!r}: ", later=is_open)
-            parts += await self._parts(child, name)
+            parts += [Part(name, hash_in(str(step.inputs["ref"])), child), *await self._parts(child, name)]
         return parts
 
     async def _sub_plan(self, ref: str, step_id: str) -> ExecutionPlan:
@@ -202,13 +224,13 @@ class Operations:
                 f"Step {step_id!r} is a run of {ref}, which this store does not have. Name its file with `path`.",
             ) from None
 
-    async def _check_secrets(self, parts: list[tuple[str, ExecutionPlan]], context: SecretContext) -> None:
+    async def _check_secrets(self, parts: list[Part], context: SecretContext) -> None:
         """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs."""
         wanted: dict[str, str] = {}
-        for above, plan in parts:
-            for step in plan.steps:
+        for part in parts:
+            for step in part.plan.steps:
                 for name in (*step.secret_refs, *secret_refs(step.inputs)):
-                    wanted.setdefault(name, f"{above}/{step.step_id}".lstrip("/"))
+                    wanted.setdefault(name, f"{part.step_id}/{step.step_id}".lstrip("/"))
         if not wanted:
             return
         for name in await asyncio.to_thread(self.engine.secrets.missing, list(wanted), context):
