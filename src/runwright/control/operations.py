@@ -33,6 +33,7 @@ from runwright.plans.secrets import secret_refs
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.executor import Work
 from runwright.runtimes.restore import fold_run
+from runwright.tools.python import make_importable
 from runwright.tools.secrets import SecretContext
 
 from .params import check_params, merge_params
@@ -154,6 +155,8 @@ class Operations:
             code=None if read is None else read.code,
             sub_plans={sha: file for sha, file in files.items() if sha != sha256} or None,
         )
+        if started.source is not None:
+            make_importable(str(Path(started.source).parent))
         try:
             await self.engine.start(run, net, queued, started, None if fork is None else fork.carry)
         except RunwrightError as error:
