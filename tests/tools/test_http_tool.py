@@ -54,7 +54,7 @@ async def test_what_is_sent_is_what_the_plan_says(server: FlakyServer) -> None:
         {
             "url": f"{server.url}/echo",
             "method": "post",
-            "headers": {"X-Day": "monday"},
+            "headers": {"X-Day": "monday", "X-Name": "ü"},
             "query": {"a": 1, "b": True},
             "json": {"rows": [1]},
         }
@@ -165,6 +165,9 @@ async def test_a_secret_in_a_header_is_in_no_event(server: FlakyServer, monkeypa
     ("http", "sentence"),
     [
         ({"url": "ftp://x"}, "begins with http"),
+        ({"url": "http://"}, "names no host"),
+        ({"url": "http://x:99999/"}, "is no address"),
+        ({"url": "http://[::1/"}, "is no address"),
         ({"url": "http://x", "method": "FETCH"}, "`method` is one of"),
         ({"url": "http://x", "json": {}, "body": "x"}, "not both"),
         ({"url": "http://x", "expect": "20x"}, "`expect` is a status"),

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from http import HTTPStatus
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -127,8 +128,8 @@ class HttpTool:
 
 def _trouble(inputs: dict[str, Any]) -> str | None:
     url, method, expect = inputs.get("url"), inputs.get("method", "GET"), inputs.get("expect", "2xx")
-    if isinstance(url, str) and not is_open(url) and not url.lower().startswith(("http://", "https://")):
-        return "`url` begins with http:// or https://."
+    if isinstance(url, str) and not is_open(url) and (trouble := _url_trouble(url)) is not None:
+        return trouble
     if not is_open(method) and str(method).upper() not in METHODS:
         return f"`method` is one of {', '.join(METHODS)}."
     if inputs.get("json") is not None and inputs.get("body") is not None:
@@ -143,6 +144,18 @@ def _trouble(inputs: dict[str, Any]) -> str | None:
         return "`idleTimeout` is a time such as 30s."
     headers = cast("dict[str, Any]", inputs.get("headers") or {})
     return None if is_open(headers) else _header_trouble(headers)
+
+
+def _url_trouble(url: str) -> str | None:
+    if not url.lower().startswith(("http://", "https://")):
+        return "`url` begins with http:// or https://."
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:  # reading the port checks it
+            return "`url` names no host, or no port that there can be."
+    except ValueError as error:
+        return f"`url` is no address: {error}."
+    return None
 
 
 def _header_trouble(headers: dict[str, Any]) -> str | None:
@@ -183,14 +196,14 @@ def _statuses(item: Any) -> range | None:
     return None
 
 
-def _headers(inputs: HttpInputs, context: StepContext) -> dict[str, str]:
+def _headers(inputs: HttpInputs, context: StepContext) -> list[tuple[bytes, bytes]]:
     headers = {name: _text(value) for name, value in inputs.headers.items()}
     known = {name.lower() for name in headers}
     if inputs.method.upper() not in SAFE and "idempotency-key" not in known:
         headers["Idempotency-Key"] = context.idempotency_token  # the same when the attempt is run anew after a crash
     if inputs.body is not None and "content-type" not in known:
         headers["Content-Type"] = "text/plain; charset=utf-8"
-    return headers
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 async def _answer(response: httpx.Response, inputs: HttpInputs) -> dict[str, Any]:
