@@ -75,6 +75,8 @@ async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_toge
         result = await operations.result(snapshot.run_id, "best_customers")
         assert result["status"] == "success"
         assert (await operations.result(snapshot.run_id, "raw_orders"))["rowsAffected"] == 5
+        told = "".join(line.text for line in operations.engine.step_logs.read(snapshot.run_id, "raw_orders"))
+        assert "main.raw_orders [INSERT 5 in" in told
         kinds = [ref.kind for ref in snapshot.artifacts]
         assert kinds.count("dbt-manifest") == 1
         results = [ref for ref in snapshot.artifacts if ref.kind == "dbt-run-results"]

@@ -154,7 +154,7 @@ class DbtProject:
             self._start()
         assert self._channel is not None
         selected = list(dict.fromkeys(name for job in self._group for name in job.select))
-        args = [options.command, *options.flags]
+        args = [options.command, "--no-use-colors", *options.flags]
         if any(job.node is not None for job in self._group):
             args += ["--indirect-selection", "empty"]  # a model's tests are steps of their own
         args += ["--select", *selected] if selected else []

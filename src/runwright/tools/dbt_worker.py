@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import signal
 import socket
 import sys
@@ -42,6 +43,8 @@ class Word(msgspec.Struct, omit_defaults=True):
 
 
 _TOLD = frozenset({"info", "warn", "error"})
+_DOTS = re.compile(r" \.{3,} ")
+"""dbt fills its lines with dots, up to the number of rows, which is what people want to see."""
 
 
 class _Line:
@@ -117,7 +120,7 @@ def _word(message: Any) -> Word | None:
             response=_plain(result.adapter_response),
         )
     if message.info.level in _TOLD and message.info.msg:
-        return Word(node, line=str(message.info.msg))
+        return Word(node, line=_DOTS.sub(" ", str(message.info.msg)))
     return None
 
 
