@@ -136,6 +136,8 @@ async def test_a_stopped_process_is_replaced_and_writes_nothing_when_it_goes_on(
                 record.event_id for record in records
             ]
             assert [finding async for finding in here.log.verify("run-1")] == []
+            (late,) = [alert for alert in await here.log.alerts("run-1") if alert.code == "LATE_RESULT"]
+            assert (late.facts["stepId"], late.facts["engineAttemptId"]) == ("a", 1), "kept, and not applied"
     assert snapshot.status == "COMPLETED"
     assert len(notes.read_text().splitlines()) == 1
     assert {record.engine_attempt_id for record in records if record.event_type == "StepCompleted"} == {2}

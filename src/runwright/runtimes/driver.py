@@ -21,7 +21,7 @@ from runwright.core.steering import Stop, next_deadline
 from runwright.log.judge import Fence
 from runwright.log.prepare import Prepared
 
-from .facts import Fact
+from .facts import Fact, StepEnded
 from .launch import Launcher
 from .registry import EventIdRegistry
 from .restore import restore
@@ -110,6 +110,9 @@ class RunDriver:
             elif isinstance(error, RunwrightError) and error.code in NO_LONGER_OURS:
                 logger.warning("Run %s is left: %s", self.run.run_id, error)
                 self.was_lost = True
+                for fact in (*self._under_way, *self._inbox):
+                    if isinstance(fact, StepEnded):
+                        self.engine.late(self, fact.path, fact.attempt, fact.result, fact.error)
             else:
                 raise
         finally:

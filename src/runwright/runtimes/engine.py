@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from runwright.contract import payloads
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
@@ -28,6 +29,7 @@ from runwright.tools.base import Tool
 from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
 from .driver import RunDriver
+from .late import late_result
 from .lease import LeaseKeeper, ends_with_loop
 from .restore import restore, under_way
 from .rooms import Rooms
@@ -97,6 +99,7 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
         self._signals_seen = ""
+        self.late_results = 0
         self._closing = False
         self._wanted: set[str] = set()  # runs that others drive, and that we would
         self._known: set[str] = set()  # runs that are this process's business, and have not ended
@@ -159,6 +162,14 @@ class Engine:
 
     def alert(self, alert: Alert) -> None:
         self.do(self.log.raise_alerts([alert]))
+
+    def late(
+        self, driver: RunDriver, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None
+    ) -> None:
+        """A step of a run that is not ours any more has ended."""
+        self.late_results += 1
+        run_id, engine_attempt = driver.run.run_id, driver.decider.engine_attempt
+        self.alert(late_result(run_id, path, attempt, engine_attempt, result, error))
 
     def do(self, work: Coroutine[Any, Any, Any]) -> None:
         """See to something beside the runs themselves."""

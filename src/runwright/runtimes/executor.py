@@ -215,6 +215,8 @@ class Executor:
         if execution.ended:
             if not self._closed:
                 self.dropped += 1
+                if execution.work.late is not None:
+                    execution.work.late(outcome)
                 if execution.holds_thread:
                     self._threads.most -= 1
             return

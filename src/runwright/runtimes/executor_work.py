@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ class Work(msgspec.Struct, frozen=True):
     """An instance of `tool.inputs`, with expressions filled in."""
     step: Step
     context: StepContext
+    late: Callable[[Outcome], None] | None = None
+    """Hears how it ended, should that be after it was given up."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -137,7 +137,8 @@ class Launcher:
         running = _Running(path, attempt, node, lane, self._engine.clock.monotonic())
         running.mask = Mask(secrets.values()) if secrets else None
         self._running[path] = running
-        work = Work(tool, lane, inputs, node.step, self._context(running, indexes, secrets))
+        context = self._context(running, indexes, secrets)
+        work = Work(tool, lane, inputs, node.step, context, partial(self._came_late, running))
         running.execution = self._start(work, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
@@ -273,6 +274,16 @@ class Launcher:
         took = (self._engine.clock.monotonic() - running.began) * 1000
         artifacts = (*running.artifacts, *outcome.artifacts)
         self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), result, error, artifacts))
+
+    def _came_late(self, running: _Running, outcome: Outcome) -> None:
+        """It went on after it was given up. Where that is because the run is another's now, people should know."""
+        if not self._abandoned or (outcome.error is not None and outcome.error.category == "cancelled"):
+            return
+        error, result = outcome.error, outcome.result
+        if running.mask is not None:
+            error = None if error is None else _masked(error, running.mask)
+            result = None if result is None else running.mask.json(result)
+        self._engine.late(self._driver, running.path, running.attempt, result, error)
 
     def _time_is_up(self, running: _Running) -> None:
         if self._running.get(running.path) is running and running.execution is not None:
