@@ -21,7 +21,7 @@ LOG_METHODS = {
     "acquire_lease", "alerts", "append", "claim_due", "claim_run", "close", "create_run", "events", "find_engine_run",
     "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
     "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
-    "verify", "wait_for_news", "end_cursor", "find_event", "keep_plan", "plan", "signalled", "write_budget", "append_own",
+    "verify", "wait_for_news", "end_cursor", "find_event", "keep_plan", "plan", "signalled", "write_budget", "append_own", "owners",
 }  # fmt: skip
 
 

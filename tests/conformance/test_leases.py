@@ -34,6 +34,18 @@ async def test_only_the_holder_may_change_the_runs_state(make_log: MakeLog, even
         await log.append([event("StepCompleted", "a")])
 
 
+async def test_those_at_work_are_known(make_log: MakeLog) -> None:
+    async with make_log() as log:
+        assert await log.owners() == frozenset()
+        first, second = await log.acquire_lease("one", ttl=30), await log.acquire_lease("two", ttl=0.05)
+        again = await log.acquire_lease("one", ttl=30)
+        await asyncio.sleep(0.1)
+        assert await log.owners() == {("one", again.epoch)}
+        assert (first.epoch, second.epoch) != (again.epoch, 0)
+        await log.release_lease(again)
+        assert await log.owners() == frozenset()
+
+
 async def test_a_stale_fence_is_refused_and_writes_nothing(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import click
@@ -50,15 +50,31 @@ async def list_command(
         after = None if since is None else moment(since, log.clock.now())
         which = RunFilter(None if wanted is None else RunStatus(wanted.upper()), plan, tenant, after)
         rows = [row async for row in _pages(log, which, limit)]
+        left = await left_behind(log, rows)
+    documents = [{**row.to_json(), **(RECOVERING if row.identity.run_id in left else {})} for row in rows]
     if session.as_json:
-        for row in rows:
-            session.print_json(row.to_json())
+        for document in documents:
+            session.print_json(document)
         return DONE
     if not rows:
         click.echo("No runs.")
         return DONE
-    table(("RUN", "STATUS", "PLAN", "STEPS", "EVENTS", "STARTED", "TOOK"), [_list_row(row) for row in rows])
+    table(("RUN", "STATUS", "PLAN", "STEPS", "EVENTS", "STARTED", "TOOK"), [_list_row(row) for row in documents])
     return DONE
+
+
+RECOVERING = {
+    "substatus": "RECOVERING",
+    "message": "No process drives this run. `runwright recover` takes it up, and so does whatever starts it by its id.",
+}
+
+
+async def left_behind(log: RunLog, rows: Sequence[RunRow]) -> frozenset[str]:
+    """The runs of our own engine that are under way and that no living process drives. The log cannot tell."""
+    ours = [row for row in rows if row.status is RunStatus.RUNNING and row.summary.provider in ("embedded", "mock")]
+    stuck = [row for row in ours if row.to_json()["substatus"] is None]
+    living = await log.owners() if stuck else frozenset[tuple[str, int]]()
+    return frozenset(row.identity.run_id for row in stuck if (row.owner, row.epoch) not in living)
 
 
 async def _pages(log: RunLog, which: RunFilter, limit: int) -> AsyncIterator[RunRow]:
@@ -73,8 +89,7 @@ async def _pages(log: RunLog, which: RunFilter, limit: int) -> AsyncIterator[Run
             return
 
 
-def _list_row(row: RunRow) -> tuple[str, ...]:
-    document = row.to_json()
+def _list_row(document: dict[str, Any]) -> tuple[str, ...]:
     words = [document["status"], document["substatus"] or "", "INCONSISTENT" if document["inconsistent"] else ""]
     done = document["completedSteps"] + document["skippedSteps"]
     return (
@@ -101,6 +116,8 @@ async def show_command(session: Session, run: str, at: str | None) -> int:
         elif at is not None:
             point = from_micros(moment(at, log.clock.now()))
         snapshot = await log.snapshot(row.identity.run_id, at=point)
+        if at is None and await left_behind(log, [row]):
+            snapshot = msgspec.structs.replace(snapshot, **RECOVERING)
         plan = None if session.as_json else await plan_of_run(log, row.identity.run_id)
         alerts = await log.alerts(row.identity.run_id)
     if session.as_json:

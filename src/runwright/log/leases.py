@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from runwright.contract.errors import ErrorCode, RunwrightError
 
 from .holder import is_dead
@@ -19,6 +21,11 @@ def living_epoch(lease: LeaseRow | None, now: int) -> int | None:
 def lives(lease: LeaseRow | None, epoch: int, now: int) -> bool:
     """Whether the owner of this lease, in this epoch, must be taken to be at work."""
     return lease is not None and lease.epoch == epoch and lease.expires_at > now and not is_dead(lease.holder)
+
+
+def living(leases: Iterable[LeaseRow], now: int) -> frozenset[tuple[str, int]]:
+    """The owners that are at work, each with the epoch of its life."""
+    return frozenset((lease.owner, lease.epoch) for lease in leases if lives(lease, lease.epoch, now))
 
 
 def lease_lost() -> RunwrightError:

@@ -20,7 +20,7 @@ from .base import RunLog
 from .folding import erase, fold_rows
 from .intake import Request
 from .judge import Fence, Group
-from .leases import lease_lost, lives, run_owned, stale_fence
+from .leases import lease_lost, lives, living, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .news import News
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
@@ -224,6 +224,9 @@ class MemoryLog(RunLog):
         row = self._leases.get(lease.owner)
         if row is not None and row.epoch == lease.epoch:
             self._leases[lease.owner] = msgspec.structs.replace(row, expires_at=0)
+
+    async def owners(self) -> frozenset[tuple[str, int]]:
+        return living(self._leases.values(), self.clock.now())
 
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
         self._check_lease(lease)

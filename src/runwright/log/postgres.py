@@ -19,7 +19,7 @@ from .base import RunLog
 from .folding import erase
 from .intake import Request
 from .judge import Fence
-from .leases import FORGET_AFTER, lease_lost, lives, living_epoch, run_owned, stale_fence
+from .leases import FORGET_AFTER, lease_lost, lives, living, living_epoch, run_owned, stale_fence
 from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import encode_summary
 from .postgres_connect import LOST, Connection, coded_errors, connect, place, prepare_store
@@ -230,6 +230,10 @@ class PostgresLog(RunLog):
         row = leases.get(lease.owner)
         if row is None or row.epoch != lease.epoch or row.expires_at <= now:
             raise lease_lost()
+
+    async def owners(self) -> frozenset[tuple[str, int]]:
+        rows, now = await self._fetch("leases"), await self._fetch_value(self._sql["clock"])
+        return living(map(lease_row, rows), now)
 
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
         await self._check_lease(lease)

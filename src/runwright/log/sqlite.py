@@ -24,7 +24,7 @@ from .base import RunLog
 from .folding import FoldRow, erase, fold_rows
 from .intake import Request
 from .judge import Fence
-from .leases import FORGET_AFTER, lease_lost, living_epoch, run_owned, stale_fence
+from .leases import FORGET_AFTER, lease_lost, living, living_epoch, run_owned, stale_fence
 from .model import Holder, Lease, RunFilter, RunRow
 from .openrun import encode_summary
 from .queries import load_queries
@@ -260,6 +260,10 @@ class SqliteLog(RunLog):
 
     async def release_lease(self, lease: Lease) -> None:
         await self._call(lambda writer: writer.execute("extend_lease", (0, lease.owner, lease.epoch)))
+
+    async def owners(self) -> frozenset[tuple[str, int]]:
+        rows = await self._read(lambda cursor: cursor.execute(self._sql["leases"]).fetchall())
+        return living(map(lease_row, rows), self.clock.now())
 
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
         await self.find_run(run_id)

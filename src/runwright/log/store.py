@@ -78,6 +78,10 @@ class Store(ABC):
         """End a lease now; its runs are free for others."""
 
     @abstractmethod
+    async def owners(self) -> frozenset[tuple[str, int]]:
+        """The processes that are at work, each with the epoch of its life."""
+
+    @abstractmethod
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
         """Become the one who drives a run; RUN_OWNED while another does and lives."""
 

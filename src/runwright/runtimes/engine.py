@@ -163,9 +163,7 @@ class Engine:
     def alert(self, alert: Alert) -> None:
         self.do(self.log.raise_alerts([alert]))
 
-    def late(
-        self, driver: RunDriver, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None
-    ) -> None:
+    def late(self, driver: RunDriver, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None) -> None:
         """A step of a run that is not ours any more has ended."""
         self.late_results += 1
         run_id, engine_attempt = driver.run.run_id, driver.decider.engine_attempt
