@@ -143,6 +143,18 @@ async def test_only_allowed_hosts_are_called_also_by_redirect(server: FlakyServe
         await result_of({"url": f"{server.url}/orders"})
 
 
+async def test_a_cookie_that_one_step_is_given_is_not_sent_by_another(server: FlakyServer) -> None:
+    steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/echo"}} for number in range(2)]
+    async with engine("memory://") as operations:
+        assert (await run(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+    assert not any("cookie" in request["headers"] for request in server.requests)
+
+
+async def test_the_addresss_own_query_stays(server: FlakyServer) -> None:
+    result = await result_of({"url": f"{server.url}/echo?a=1", "query": {"b": 2}})
+    assert result["body"]["path"] == "/echo?a=1&b=2"
+
+
 async def test_connections_are_used_again(server: FlakyServer) -> None:
     steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/orders"}} for number in range(8)]
     async with engine("memory://") as operations:

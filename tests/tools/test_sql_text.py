@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runwright.tools.sql_text import SqlTextError, positional
+from runwright.tools.sql_text import SqlTextError, positional, stands_free, statements
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,27 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
 def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
     quoted = "'" + inside.replace("'", "''") + "'"
     assert positional(f"select {quoted}, :a", ["a"], "?") == (f"select {quoted}, ?1", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("select 1", 1),
+        ("select 1;", 1),
+        ("select 1;;", 1),
+        ("select 1; -- all", 1),
+        ("select 1; /* ; */ ", 1),
+        ("-- nothing", 0),
+        (" ; ; ", 0),
+        ("insert into t values ('a;b'); insert into t values (2)", 2),
+        ('select $$;$$; select ";"', 2),
+    ],
+)
+def test_statements_are_counted_as_the_database_does(query: str, count: int) -> None:
+    assert len(statements(query)) == count
+
+
+def test_a_word_in_quotes_or_a_comment_does_not_stand_free() -> None:
+    assert stands_free("select * from NAME where x = 'y'", "NAME")
+    for query in ("select 'NAME'", 'select "NAME"', "select 1 -- NAME", "/* NAME */ select 1", "select $$ NAME $$"):
+        assert not stands_free(query, "NAME")

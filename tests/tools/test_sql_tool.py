@@ -102,6 +102,17 @@ async def test_too_many_rows_are_refused(database: str) -> None:
     assert read["rowCount"] == 3
 
 
+async def test_what_is_refused_is_undone(database: str) -> None:
+    await results_of(
+        step("make", database, "create table t (n integer)"), step("fill", database, "insert into t values (1)")
+    )
+    raised = "update t set n = n + 1 returning n, n as m, 1 as a, 1 as b"
+    error = await error_of(step("s", database, f"{raised}, 2 as a"))
+    assert error.code == "SQL_RESULT"
+    (read,) = await results_of(step("read", database, "select n from t; -- all of them"))
+    assert read["rows"] == [{"n": 1}]
+
+
 async def test_two_columns_of_one_name_are_refused(database: str) -> None:
     assert (await error_of(step("s", database, "select 1 as n, 2 as n"))).code == "SQL_RESULT"
 
@@ -203,6 +214,9 @@ async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) 
         ({"connection": "sqlite:///x.db", "query": "select {{ params.a }}"}, "must end in `| ident`"),
         ({"connection": "sqlite:///x.db", "query": "{{ params.a }}"}, "must end in `| ident`"),
         ({"connection": "sqlite:///x.db", "query": "select {{ params.a | ident | upper }}"}, "must end in `| ident`"),
+        ({"connection": "sqlite:///x.db", "query": "select '{{ params.a | ident }}'"}, "inside quotes or a comment"),
+        ({"connection": "sqlite:///x.db", "query": "select 1 -- {{ params.a | ident }}"}, "inside quotes or a comment"),
+        ({"connection": "sqlite:///x.db", "query": "select {{ params.a | ident }}, :b"}, "`args` has no 'b'"),
         ({"query": "select 1"}, "needs `connection`"),
     ],
 )

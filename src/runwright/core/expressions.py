@@ -163,6 +163,11 @@ def every_expression_ends_in(text: str, name: str) -> bool:
     return all(compiled.last_filter == name for compiled in _template(text).expressions)
 
 
+def with_marks(text: str, mark: str) -> str:
+    """A text with this in the place of each expression."""
+    return "".join(part if isinstance(part, str) else mark for part in _template(text).parts)
+
+
 def mentioned_steps(values: Iterable[Any]) -> frozenset[str] | None:
     """The steps that the expressions in these values mention, or None where that shows only when they run."""
     return mentioned_fields("steps", values)

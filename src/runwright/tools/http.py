@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -77,12 +78,12 @@ class HttpTool:
         try:
             request = client.build_request(
                 inputs.method.upper(),
-                inputs.url,
+                httpx.URL(inputs.url).copy_merge_params({name: _text(value) for name, value in inputs.query.items()}),
                 headers=_headers(inputs, context),
-                params={name: _text(value) for name, value in inputs.query.items()} or None,
                 content=None if inputs.body is None else inputs.body.encode(),
                 json=None if inputs.json is msgspec.UNSET else inputs.json,
-                timeout=httpx.Timeout(_seconds(inputs.idle_timeout), connect=CONNECT_SECONDS),
+                # Waiting for a connection of ours to be free is nobody's fault; the step's own timeout bounds it.
+                timeout=httpx.Timeout(_seconds(inputs.idle_timeout), connect=CONNECT_SECONDS, pool=None),
             )
             response = await client.send(request, stream=True)
         except httpx.InvalidURL as error:
@@ -109,6 +110,7 @@ class HttpTool:
             max_redirects=MOST_REDIRECTS,
             limits=limits,
             event_hooks={"request": [self._look_where]},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # what one step is given is not for others
         )
 
     async def _look_where(self, request: httpx.Request) -> None:

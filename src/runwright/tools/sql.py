@@ -11,13 +11,15 @@ from typing import Any, cast
 import msgspec
 
 from runwright.contract.plan import Step
-from runwright.core.expressions import every_expression_ends_in, has_expression
+from runwright.core.expressions import every_expression_ends_in, has_expression, with_marks
 
 from .base import Lane, StepContext, StepError, is_open
 from .sql_engines import ENGINES, Answer, Database, scheme_of
-from .sql_text import SqlTextError, positional
+from .sql_text import SqlTextError, positional, stands_free
 
 MOST_ROWS = 100_000
+
+_MARK = "name_that_an_expression_gives"
 
 _NEEDS = {"duckdb": ("duckdb", "runwright[duckdb]"), "postgresql": ("asyncpg", "runwright[postgres]")}
 
@@ -49,7 +51,9 @@ class SqlTool:
                     "An expression inside `query` must end in `| ident`, which makes it a name. "
                     "Values are bound: write :name, and name under `args`."
                 )
-            return None
+            query = with_marks(query, _MARK)
+            if not stands_free(query, _MARK):
+                return "An expression stands inside quotes or a comment. `| ident` quotes a name by itself."
         return None if is_open(args) else _text_trouble(query, cast("dict[str, Any]", args))
 
     def lane(self, inputs: SqlInputs, step: Step) -> Lane:  # noqa: ARG002
@@ -64,8 +68,8 @@ class SqlTool:
             query, names = positional(inputs.query, inputs.args, database.mark)
         except SqlTextError as error:
             raise _bad(str(error)) from None
-        answer = await database.ask(query, [inputs.args[name] for name in names], inputs.max_rows + 1)
-        return _result(answer, inputs.max_rows)
+        values = [inputs.args[name] for name in names]
+        return _result(await database.ask(query, values, inputs.max_rows + 1, lambda answer: _check(answer, inputs)))
 
 
 def _connection_trouble(connection: str) -> str | None:
@@ -89,8 +93,9 @@ def _text_trouble(query: str, args: dict[str, Any]) -> str | None:
     return None
 
 
-def _result(answer: Answer, most: int) -> dict[str, Any]:
-    columns = [str(column) for column in answer.columns]
+def _check(answer: Answer, inputs: SqlInputs) -> None:
+    """Refuse what cannot become a result, while it can still be undone."""
+    columns, most = [str(column) for column in answer.columns], inputs.max_rows
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
         raise StepError("SQL_RESULT", f"Two columns are called {twice!r}. Name them apart with AS.", retryable=False)
@@ -100,6 +105,10 @@ def _result(answer: Answer, most: int) -> dict[str, Any]:
             f"The query gave more than {most:,} rows. Narrow it, raise `maxRows`, or write them to a table instead.",
             retryable=False,
         )
+
+
+def _result(answer: Answer) -> dict[str, Any]:
+    columns = [str(column) for column in answer.columns]
     rows = [dict(zip(columns, _plain_row(row), strict=True)) for row in answer.rows]
     return {"rows": rows, "rowCount": answer.count if not columns else len(rows)}
 

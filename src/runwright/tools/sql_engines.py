@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import decimal
 import json
@@ -17,6 +18,7 @@ import msgspec
 
 from .base import StepError
 from .pooled import pooled
+from .sql_text import statements
 
 BUSY_SECONDS = 30.0
 LOCK_PAUSE = 0.1
@@ -32,13 +34,18 @@ class Answer(msgspec.Struct, frozen=True):
     """How many rows were changed, where none came back."""
 
 
+Check = Callable[[Answer], None]
+
+
 class Database(Protocol):
     @property
     def mark(self) -> str:
         """What stands before the number of a bound value."""
         ...
 
-    async def ask(self, query: str, values: list[Any], most: int) -> Answer: ...
+    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+        """Run it in one transaction. `check` sees the answer before that is committed."""
+        ...
 
 
 def scheme_of(connection: str) -> str:
@@ -57,72 +64,84 @@ def _file(connection: str) -> str:
     return rest[1:]
 
 
-class Sqlite:
-    mark = "?"
-
-    def __init__(self, connection: str) -> None:
-        self._path = _file(connection)
-
-    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
-        try:
-            connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
-        return await _in_thread(lambda: self._ask(connection, query, values, most), connection.interrupt)
-
-    def _ask(self, connection: sqlite3.Connection, query: str, values: list[Any], most: int) -> Answer:
-        try:
-            if not values and _has_several(query):
-                connection.executescript(f"begin;\n{query}\n;commit")
-                return Answer(count=max(connection.total_changes, 0))
-            connection.execute("begin")
-            cursor = connection.execute(query, [_for_sqlite(value) for value in values])
-            columns = [column[0] for column in cursor.description or ()]
-            rows = cursor.fetchmany(most) if columns else []
-            count = max(cursor.rowcount, 0)
-            cursor.close()
-            connection.execute("commit")
-            return Answer(columns, rows, count)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
-                raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
-            busy = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            raise _sql_error(str(error), retryable=busy) from None
-        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
-            raise _sql_error(str(error)) from None
-        finally:
-            connection.close()  # what was not committed is undone
-
-
-def _has_several(query: str) -> bool:
-    """Whether there is more than one statement."""
-    head, semicolon, rest = query.strip().partition(";")
-    return bool(semicolon and rest.strip()) and sqlite3.complete_statement(f"{head};")
-
-
-def _for_sqlite(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
-
-
-class Duckdb:
-    mark = "$"
+class _InThread:
+    """A database whose calls block: each step has a thread, and a connection that lives as long."""
 
     def __init__(self, connection: str) -> None:
         self._path = _file(connection)
         self._connection: Any = None
         self._stopped = threading.Event()
 
-    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
-        return await _in_thread(lambda: self._ask(query, values, most), self._interrupt)
+    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+        task = asyncio.ensure_future(asyncio.to_thread(self._begin, query, values, most, check))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._stopped.set()
+            while not task.done():
+                with contextlib.suppress(Exception):  # it may just have been closed
+                    if self._connection is not None:
+                        self._connection.interrupt()
+                await asyncio.wait([task], timeout=0.1)
+            task.exception()
+            raise
 
-    def _interrupt(self) -> None:
-        self._stopped.set()
-        if self._connection is not None:
-            self._connection.interrupt()
+    def _begin(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+        self._go_on()  # there may have been a wait for a thread
+        return self._ask(query, values, most, check)
 
-    def _ask(self, query: str, values: list[Any], most: int) -> Answer:
+    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise StepError("CANCELLED", "The step was stopped.", retryable=False, category="cancelled")
+
+
+class Sqlite(_InThread):
+    mark = "?"
+
+    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+        try:
+            self._connection = connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
+        try:
+            texts = statements(query)
+            if not values and len(texts) > 1:
+                connection.executescript(f"begin;\n{query}\n;")
+                answer = Answer(count=max(connection.total_changes, 0))
+            else:
+                connection.execute("begin")
+                cursor = connection.execute(texts[0] if len(texts) == 1 else query, list(map(_for_sqlite, values)))
+                columns = [column[0] for column in cursor.description or ()]
+                answer = Answer(columns, cursor.fetchmany(most) if columns else [], max(cursor.rowcount, 0))
+                cursor.close()
+            check(answer)
+            self._go_on()
+            connection.execute("commit")
+            return answer
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF  # the rest tells finer differences
+            if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
+                raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
+            raise _sql_error(str(error), retryable=code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)) from None
+        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+            raise _sql_error(str(error)) from None
+        finally:
+            connection.close()  # what was not committed is undone
+
+
+def _for_sqlite(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+class Duckdb(_InThread):
+    mark = "$"
+
+    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
         import duckdb
 
         self._connection = connection = self._open()
@@ -130,16 +149,18 @@ class Duckdb:
             connection.begin()
             cursor = connection.execute(query, values or None)
             columns = [column[0] for column in cursor.description or ()]
-            rows = cursor.fetchmany(most)
+            answer = Answer(columns, cursor.fetchmany(most))
+            if columns == ["Count"] and len(answer.rows) == 1 and not _gives_rows(query):
+                answer = Answer(count=int(answer.rows[0][0]))
+            check(answer)
+            self._go_on()
             connection.commit()
+            return answer
         except duckdb.Error as error:
             collided = isinstance(error, duckdb.TransactionException)
             raise _sql_error(_first_line(error), retryable=collided) from None
         finally:
             connection.close()
-        if columns == ["Count"] and len(rows) == 1 and not _gives_rows(query):
-            return Answer(count=int(rows[0][0]))
-        return Answer(columns, rows)
 
     def _open(self) -> Any:
         """DuckDB gives a file to one process at a time: wait a while if another has it."""
@@ -166,33 +187,41 @@ class Postgres:
     def __init__(self, connection: str) -> None:
         self._url = connection
 
-    async def ask(self, query: str, values: list[Any], most: int) -> Answer:
+    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
         import asyncpg
 
         where = _where(self._url)
         try:
             opening = pooled((Postgres, self._url), lambda: asyncio.ensure_future(_pool(self._url)), _close)
             pool = await asyncio.shield(opening)
-            async with pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                return await self._ask(connection, query, values, most)
+            async with pool.acquire() as connection:  # others of ours may have all: that is no fault of the server
+                return await self._ask(connection, query, values, most, check)
         except (
             asyncpg.InvalidAuthorizationSpecificationError,
             asyncpg.InvalidCatalogNameError,
             asyncpg.ClientConfigurationError,
         ) as error:
             raise StepError("DATABASE_REFUSED", f"{where}: {error}", retryable=False, category="database") from None
-        except (asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError, OSError, TimeoutError) as error:
+        except (
+            asyncpg.PostgresConnectionError,
+            asyncpg.CannotConnectNowError,
+            asyncpg.AdminShutdownError,
+            asyncpg.CrashShutdownError,
+            OSError,
+            TimeoutError,
+        ) as error:
             raise _unreachable(where, str(error) or "no answer in time") from None
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.TooManyConnectionsError) as error:
             raise _sql_error(str(error), retryable=True) from None
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise _sql_error(str(error)) from None
 
-    async def _ask(self, connection: Any, query: str, values: list[Any], most: int) -> Answer:
+    async def _ask(self, connection: Any, query: str, values: list[Any], most: int, check: Check) -> Answer:
         async with connection.transaction():
-            if not values and _has_several(query):
+            texts = statements(query)
+            if not values and len(texts) != 1:
                 return Answer(count=_count(await connection.execute(query)))
-            statement = await connection.prepare(query)
+            statement = await connection.prepare(texts[0] if len(texts) == 1 else query)
             kinds = statement.get_parameters()
             bound = [_for_postgres(value, kind.name) for value, kind in zip(values, kinds, strict=True)]
             columns = [attribute.name for attribute in statement.get_attributes()]
@@ -200,8 +229,9 @@ class Postgres:
                 await statement.fetch(*bound)
                 return Answer(count=_count(statement.get_statusmsg()))
             cursor = await statement.cursor(*bound)
-            rows = await cursor.fetch(most)
-            return Answer(columns, [tuple(row.values()) for row in rows])
+            answer = Answer(columns, [tuple(row.values()) for row in await cursor.fetch(most)])
+            check(answer)
+            return answer
 
 
 async def _pool(url: str) -> Any:
@@ -267,19 +297,6 @@ def _count(status: str) -> int:
 def _where(url: str) -> str:
     parts = urlsplit(url)
     return f"The Postgres database {parts.path.lstrip('/') or 'default'} at {parts.hostname or 'the local socket'}"
-
-
-async def _in_thread(work: Callable[[], Answer], interrupt: Callable[[], None]) -> Answer:
-    """Do it in a thread. When we are asked to stop, the query is."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            interrupt()
-            await asyncio.wait([task], timeout=0.1)
-        task.exception()
-        raise
 
 
 def _first_line(error: Exception) -> str:

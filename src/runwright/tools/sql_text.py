@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 _TOKEN = re.compile(
     r"""
@@ -30,23 +30,53 @@ def positional(query: str, names: Collection[str], mark: str) -> tuple[str, list
     """
     numbers: dict[str, int] = {}
     parts: list[str] = []
-    at = 0
-    while match := _TOKEN.search(query, at):
-        parts.append(query[at : match.start()])
-        at = match.end()
-        name = match["name"]
-        if name is not None:
-            if name not in names:
-                raise SqlTextError(f"The query uses :{name}, and `args` has no {name!r}.")
-            parts.append(f"{mark}{numbers.setdefault(name, len(numbers) + 1)}")
+    for kind, text in _tokens(query):
+        if kind != "value":
+            parts.append(text)
             continue
-        if match["block"]:
-            at = _end_of_comment(query, at)
-        parts.append(query[match.start() : at])
+        name = text[1:]
+        if name not in names:
+            raise SqlTextError(f"The query uses :{name}, and `args` has no {name!r}.")
+        parts.append(f"{mark}{numbers.setdefault(name, len(numbers) + 1)}")
     unused = [name for name in names if name not in numbers]
     if unused:
         raise SqlTextError(f"`args` has {unused[0]!r}, and the query does not use :{unused[0]}.")
-    return "".join([*parts, query[at:]]), list(numbers)
+    return "".join(parts), list(numbers)
+
+
+def statements(query: str) -> list[str]:
+    """The statements in a text; what is only blanks or comments is none."""
+    found: list[str] = []
+    now, says_something = "", False
+    for kind, text in _tokens(query):
+        first, *rest = text.split(";") if kind == "plain" else [text]
+        now += first
+        says_something = says_something or (kind not in _COMMENTS and bool(first.strip()))
+        for piece in rest:
+            found += [now] if says_something else []
+            now, says_something = piece, bool(piece.strip())
+    return [*found, now] if says_something else found
+
+
+def stands_free(query: str, word: str) -> bool:
+    """Whether a word is never inside quotes or a comment."""
+    return all(word not in text for kind, text in _tokens(query) if kind != "plain")
+
+
+_COMMENTS = frozenset({"line", "block"})
+
+
+def _tokens(query: str) -> Iterator[tuple[str, str]]:
+    """The text in pieces: plain, quoted, dollar, line, block, cast, value. Together they are the text."""
+    at = 0
+    while match := _TOKEN.search(query, at):
+        if match.start() > at:
+            yield "plain", query[at : match.start()]
+        kind = next(kind for kind in ("quoted", "dollar", "line", "block", "cast", "value") if match[kind] is not None)
+        at = _end_of_comment(query, match.end()) if kind == "block" else match.end()
+        yield kind, query[match.start() : at]
+    if at < len(query):
+        yield "plain", query[at:]
 
 
 def _end_of_comment(query: str, at: int) -> int:
