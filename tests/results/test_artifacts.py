@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def test_what_is_kept_can_be_fetched(store: ArtifactStore, tmp_path: Path) -> No
     assert store.get(ref, tmp_path / "copy") == 3_000_004
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "report.html").read_bytes()
     assert store.get(ref.uri, tmp_path / "copy") == 3_000_004
-    assert not list(tmp_path.glob(".*.part"))
+    assert not list(tmp_path.glob(".copy*"))
 
 
 def test_the_same_again_is_the_same_artifact(store: ArtifactStore) -> None:
@@ -68,6 +69,22 @@ def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: 
     with pytest.raises(RunwrightError, match="is damaged"):
         store.get(ref, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_what_is_damaged_is_mended_by_making_it_again(tmp_path: Path, clock: Clock) -> None:
+    store = artifact_store({}, tmp_path, clock.now)
+    ref = store.put(b"as it was", "report")
+    store._shelf.put(key_of(ref), _file(tmp_path, b"as it was not"))
+    assert store.put(b"as it was", "report") == ref
+    assert store.get(ref, tmp_path / "copy") == 9
+
+
+def test_many_may_fetch_to_one_place(store: ArtifactStore, tmp_path: Path) -> None:
+    refs = [store.put(bytes([number]) * 300_000, "report") for number in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(lambda number: store.get(refs[number % 4], tmp_path / "copy"), range(24)))
+    assert set(sizes) == {300_000}
+    assert len(set((tmp_path / "copy").read_bytes())) == 1
 
 
 def test_what_is_gone_or_no_artifact_is_said_to_be(store: ArtifactStore, tmp_path: Path) -> None:

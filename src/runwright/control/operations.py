@@ -139,7 +139,8 @@ class Operations:
         )
         name = quote(run.run_id, safe="")
         read = known(sha256)
-        files = {**({} if parent is None else parent.files), **_files(sha256, *(part.sha256 for part in parts))}
+        files = {} if parent is None else parent.files
+        files = {**({} if fork is None else fork.files), **files, **_files(sha256, *(part.sha256 for part in parts))}
         started = payloads.RunStarted(
             status="RUNNING",
             engine_run_ref=f"{self.engine.provider}://{name}/{name}"[:1024],
@@ -384,7 +385,8 @@ class Operations:
         carried = {} if force else carried_steps(net, state, from_step)
         started = await self.log.find_event(run_id, "RunStarted")
         source = None if started is None or started.payload is None else started.payload.get("source")
-        return Fork(run_id, row.last_seq, carried, source), state.workings.params
+        fork = Fork(run_id, row.last_seq, carried, source, await self._files_of(run_id))
+        return fork, state.workings.params
 
     async def status(self, run_id: str) -> RunStatus:
         return (await self.log.find_run(run_id)).status

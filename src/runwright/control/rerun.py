@@ -15,10 +15,18 @@ from runwright.core.state import RunState
 class Fork:
     """Where a run comes from. `carried` are the payloads of its steps that need not run."""
 
-    def __init__(self, origin_run_id: str, seq: int, carried: dict[str, dict[str, Any]], source: str | None) -> None:
+    def __init__(
+        self,
+        origin_run_id: str,
+        seq: int,
+        carried: dict[str, dict[str, Any]],
+        source: str | None,
+        files: dict[str, str],
+    ) -> None:
         self.origin_run_id = origin_run_id
         self.seq = seq
         self.source = source
+        self.files = files  # of the plans that its steps are runs of, by hash
         self._carried = carried
 
     def carry(self, decider: Decider) -> None:

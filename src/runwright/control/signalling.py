@@ -21,6 +21,7 @@ from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
 from .signals import (
+    ENGINE,
     Actor,
     Refused,
     RunView,
@@ -79,7 +80,7 @@ class Signalling:
         earlier = await self._earlier(run_id, request)
         if earlier is not None:
             return await self._carry_on(row.identity, request, earlier)
-        if signal_type != "EMERGENCY_STOP":  # that is never one too many
+        if signal_type != "EMERGENCY_STOP" and self.actor.source != ENGINE:  # those are never one too many
             await self._check_rate(row)
         await self._check_engine(row)
         role, refusal = rule.role, None

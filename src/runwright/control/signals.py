@@ -133,6 +133,10 @@ RULES: dict[str, Rule] = {
 _RANK = {"Viewer": 0, "Operator": 1, "Engineer": 2, "Admin": 3}
 
 
+ENGINE = "engine"
+"""The source of signals that the engine itself sends: a run that ends stops those of its steps."""
+
+
 class Actor(msgspec.Struct, frozen=True):
     actor_id: str
     role: str

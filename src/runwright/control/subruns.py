@@ -21,7 +21,7 @@ from runwright.results.encoding import encode_result
 from runwright.runtimes.executor import Outcome, Work
 from runwright.runtimes.work import Execution
 
-from .signals import Actor
+from .signals import ENGINE, Actor
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -121,12 +121,19 @@ class SubRun:
 async def _send(
     operations: Operations, parent: RunIdentity, run_id: str, signal_type: str, payload: dict[str, Any]
 ) -> None:
-    actor = Actor(f"run:{parent.run_id}"[:256], "Admin", "engine")
-    try:
-        await operations.acting_as(actor).signal(run_id, signal_type, payload, reason=_why(parent))
-    except RunwrightError as error:
-        if error.code != ErrorCode.RUN_NOT_FOUND:  # otherwise it never began
-            logger.warning("The sub-run %s could not be stopped: %s", run_id, error)
+    """Have a run stopped. The store may have to come back first."""
+    actor = Actor(f"run:{parent.run_id}"[:256], "Admin", ENGINE)
+    while True:
+        try:
+            await operations.acting_as(actor).signal(run_id, signal_type, payload, reason=_why(parent))
+            return
+        except RunwrightError as error:
+            if error.code == ErrorCode.RUN_NOT_FOUND:
+                return  # it never began
+            if error.code not in STORE_CODES or operations.engine.is_closing:
+                logger.warning("The sub-run %s could not be stopped: %s", run_id, error)
+                return
+            await operations.engine.clock.sleep(STORE_PAUSE)
 
 
 def _why(parent: RunIdentity) -> str:

@@ -8,6 +8,8 @@ has expired needs no index, only the names.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +26,7 @@ KEPT = "kept"
 ANY_KIND = "default"
 BLOCK = 1024 * 1024
 
+_numbers = itertools.count()
 _KIND = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _KEY = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9._-]{0,63})/(kept|\d{4}-\d\d-\d\d)/([0-9a-f]{64})", re.ASCII)
 
@@ -50,7 +53,9 @@ class Shelf(Protocol):
 
     def uri(self, key: Key) -> str: ...
 
-    def has(self, key: Key) -> bool: ...
+    def has(self, key: Key) -> bool:
+        """Whether it is there, and where that costs little also whether it is whole."""
+        ...
 
     def put(self, key: Key, file: Path) -> None:
         """Keep this file. Once it returns it is durable."""
@@ -105,7 +110,7 @@ class ArtifactStore:
         key = read_key(uri)
         if key is None or (wanted is not None and wanted != key.sha256):
             raise _gone(f"{uri!r} is not the address of an artifact")
-        draft = target.with_name(f".{target.name}.part")
+        draft = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}")  # others may fetch to it as well
         digest, size = hashlib.sha256(), 0
         try:
             with draft.open("wb") as file:
@@ -172,7 +177,13 @@ class Folder:
         return f"{self._folder.resolve().as_uri()}/{key}"
 
     def has(self, key: Key) -> bool:
-        return (self._folder / str(key)).is_file()
+        digest = hashlib.sha256()
+        try:
+            for block in self.read(key):
+                digest.update(block)
+        except FileNotFoundError:
+            return False
+        return digest.hexdigest() == key.sha256  # a damaged one is made anew
 
     def put(self, key: Key, file: Path) -> None:
         from .store import keep_file

@@ -138,6 +138,10 @@ class Engine:
         await asyncio.gather(*self._errands, return_exceptions=True)
         self.executor.close()
 
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
     def all_tasks(self) -> list[asyncio.Task[Any]]:
         """Everything this engine has under way."""
         return [*self._background, *self._tasks.values(), *self._errands]

@@ -34,6 +34,7 @@ class _Isolated:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._report: Report | None = None
+        self._impatience: asyncio.TimerHandle | None = None
 
     async def run(self) -> Outcome:
         order = msgspec.json.encode(self._order()) + b"\n"
@@ -54,6 +55,8 @@ class _Isolated:
             await _settle(talk)
         finally:
             ours.close()
+            if self._impatience is not None:
+                self._impatience.cancel()  # its number may be another's by then
         return self._outcome(status)
 
     def _order(self) -> Order:
@@ -97,7 +100,7 @@ class _Isolated:
                     report = msgspec.json.decode(line, type=Report)
                     if report.what in ("result", "error"):
                         self._report = report
-                        loop.call_later(_LAST_WORDS, child.kill)  # threads of the step may keep it
+                        self._impatience = loop.call_later(_LAST_WORDS, child.kill)  # threads may keep it
                         continue
                     answer = await self._do(partial(self._asked, report))
                     await loop.sock_sendall(channel, msgspec.json.encode(answer) + b"\n")

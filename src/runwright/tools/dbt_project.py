@@ -30,7 +30,7 @@ IDLE = 60.0
 
 _BLOCK = 256 * 1024
 _GRACE = 10.0
-_GOOD = frozenset({"success", "pass", "warn"})
+_GOOD = frozenset({"success", "pass", "warn", "no-op"})
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Job:
         self.node = node
         self.context = context
         self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.result: dict[str, Any] | None = None  # of the last node, which ends with its invocation
+        self.outcome: dict[str, Any] | StepError | None = None  # of the last node, which ends with its invocation
         self.words: list[Word] = []
 
     def fits(self, other: Job) -> bool:
@@ -118,10 +118,11 @@ class DbtProject:
             end, child = self._end, self._child
             if end is None or child is None:
                 return
-            end.cancel()
+            if not end.cancelling():  # a second time would mean that there is no more patience
+                end.cancel()
             try:
                 await asyncio.wait([end])
-            except asyncio.CancelledError:  # a second time: there is no more patience
+            except asyncio.CancelledError:
                 child.kill()
                 await asyncio.wait([end])
 
@@ -148,6 +149,7 @@ class DbtProject:
             self._fail(error)
         except Exception as error:
             self._fail(StepError("DBT_FAILED", f"{type(error).__name__}: {error}"))
+            await self._stop(0.0)  # whatever it still says must not be taken for words of the next invocation
 
     async def _invoke(self, options: Options) -> None:
         if self._child is None:
@@ -163,10 +165,14 @@ class DbtProject:
         with contextlib.suppress(ConnectionError):
             await asyncio.get_running_loop().sock_sendall(self._channel, order)
         while (word := await self._next_word()) is not None:
-            if word.over:
+            stopping = self._end is not None and self._end.cancelling() > 0
+            if word.over and not stopping:
                 await self._finish(word)
                 return
-            self._heed(word)
+            if word.over:
+                break
+            if not stopping or word.status in _GOOD:  # dbt calls what we stop a failure
+                self._heed(word)
         await self._lost()
 
     def _heed(self, word: Word) -> None:
@@ -182,12 +188,11 @@ class DbtProject:
         job.words.append(word)
         if job.node is None:
             return  # it ends with the invocation
-        if word.status not in _GOOD:
-            self._end_job(job, _failure(word))
-        elif any(other is not job for other in self._group):
-            self._end_job(job, _node_result(word))
+        outcome = _node_result(word) if word.status in _GOOD else _failure(word)
+        if any(other is not job for other in self._group):
+            self._end_job(job, outcome)
         else:
-            job.result = _node_result(word)  # the last: it waits for the files that dbt writes at the end
+            job.outcome = outcome  # the last: it waits for the files that dbt writes at the end
 
     def _end_job(self, job: Job, outcome: dict[str, Any] | StepError) -> None:
         if job in self._group:  # it may have been given up meanwhile
@@ -202,8 +207,8 @@ class DbtProject:
     async def _finish(self, over: Word) -> None:
         """The invocation has ended: so has everything in it."""
         for job in list(self._group):
-            if job.result is not None:
-                await self._end_last(job, job.result)
+            if job.outcome is not None:
+                await self._end_last(job, job.outcome)
             elif over.trouble is not None:
                 self._end_job(job, StepError("DBT_FAILED", _short(over.trouble)))
             elif job.node is not None:
@@ -219,21 +224,21 @@ class DbtProject:
             else:
                 await self._end_selection(job)
 
-    async def _end_last(self, job: Job, result: dict[str, Any]) -> None:
+    async def _end_last(self, job: Job, outcome: dict[str, Any] | StepError) -> None:
         """Before the next invocation, which would write over dbt's files."""
         try:
             await job.keep(self._files(job.context.run_id))
         except RunwrightError as error:
             self._end_job(job, StepError(error.code, error.detail))
         else:
-            self._end_job(job, result)
+            self._end_job(job, outcome)
 
     async def _end_selection(self, job: Job) -> None:
         bad = [word for word in job.words if word.status not in _GOOD]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             error = _failure(bad[0])
-            self._end_job(job, StepError(error.code, f"{bad[0].node}{more}: {error.message}"))
+            await self._end_last(job, StepError(error.code, f"{bad[0].node}{more}: {error.message}"))
             return
         await self._end_last(job, {"nodes": {word.node: _node_result(word) for word in job.words}})
 
