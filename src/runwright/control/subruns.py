@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("runwright.engine")
 
 LONGEST_ID = 512
+PASSING = frozenset({*STORE_CODES, ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED, ErrorCode.LEASE_LOST})
+"""Troubles with the other run that are over sooner or later: it changes hands, or the store is away."""
+
 STORE_PAUSE = 0.5
 
 
@@ -103,7 +106,7 @@ class SubRun:
                     self._begun.set()
                 return await self._outcome(await self._operations.wait(self.run_id))
             except RunwrightError as error:
-                if error.code not in STORE_CODES:
+                if error.code not in PASSING:
                     raise
                 await self._operations.engine.clock.sleep(STORE_PAUSE)
 
