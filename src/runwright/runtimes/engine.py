@@ -231,10 +231,6 @@ class Engine:
 
     async def resume(self, run_id: str) -> bool:
         """Take a run up where its log says it is. False if it has ended; RUN_OWNED if a live process drives it."""
-        async with self._applying.setdefault(run_id, asyncio.Lock()):  # nobody acts on its signals meanwhile
-            return await self._resume(run_id)
-
-    async def _resume(self, run_id: str) -> bool:
         if run_id in self._drivers:
             return True
         row = await self.log.find_run(run_id)
