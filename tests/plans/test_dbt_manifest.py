@@ -105,6 +105,7 @@ def test_a_name_that_no_step_can_have_is_changed() -> None:
         (manifest(node("a", kind="analysis")), "nothing to run"),
         (manifest(node("a"), version="https://schemas.getdbt.com/dbt/manifest/v99.json"), "v9 to v12"),
         (manifest(node("a"), version="something"), "v9 to v12"),
+        (manifest(node("a", "model.shop.b"), node("b", "model.shop.a")), "made of each other"),
         (b'{"metadata": {"dbt_schema_version": "%s"}, "nodes": {"x": {}}}' % V12.encode(), "node x cannot be read"),
     ],
 )

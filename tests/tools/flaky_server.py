@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -74,6 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
     def on_flaky(self, _request: dict[str, Any]) -> None:
         if self.server.seen["/flaky"] < 3:
             self.answer(503, b"busy", "text/plain", Retry_After="1")
+        else:
+            self.answer(200, b'"at last"')
+
+    def on_later(self, _request: dict[str, Any]) -> None:
+        if self.server.seen["/later"] < 2:
+            moment = formatdate(time.time() + 2, usegmt=True)
+            self.answer(429, b"", "text/plain", Retry_After=moment)
         else:
             self.answer(200, b'"at last"')
 

@@ -86,6 +86,15 @@ async def test_a_busy_server_is_asked_again_after_the_time_it_wants(server: Flak
     assert server.seen["/flaky"] == 3
 
 
+async def test_a_server_may_name_the_time_from_which_on_it_can_be_asked(server: FlakyServer) -> None:
+    retry = {"maxAttempts": 2, "initial": "10ms", "jitter": False}
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, plan({"url": f"{server.url}/later"}, retry=retry))
+        assert snapshot.status == "COMPLETED"
+        failed = await event(operations, snapshot.run_id, "StepFailed", "call")
+        assert 1 <= (failed.payload or {})["error"]["facts"]["retryAfter"] <= 3
+
+
 async def test_an_answer_that_was_not_expected_fails_the_step(server: FlakyServer) -> None:
     error = await error_of({"url": f"{server.url}/nothing?token=abc"}, retry={"maxAttempts": 3})
     assert error.code == "HTTP_STATUS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -30,7 +31,7 @@ CALL_OPTIONS = (
 """What may be said of a step, wherever it is called."""
 
 
-class Decorated(Generic[P, R]):
+class Decorated(ABC, Generic[P, R]):
     kind: ClassVar[str]
     """Of the step that a call of it is."""
 
@@ -69,16 +70,16 @@ class Decorated(Generic[P, R]):
             return self._run_here(*args, **kwargs)
         return cast("R", plan.add(self, self._inputs(args, kwargs), self._call_options))
 
-    def _with(self, call_options: dict[str, Any]) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    def _with(self, call_options: dict[str, Any]) -> Self: ...
 
+    @abstractmethod
     def _run_here(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What a call does where no plan is written down."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs of the step that stands for a call."""
-        raise NotImplementedError
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
         try:

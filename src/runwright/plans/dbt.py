@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import msgspec
@@ -117,27 +118,24 @@ def _gate(nodes: Mapping[str, Node], parents: dict[str, list[str]]) -> None:
     """Let what builds on a node wait for the tests of all that it builds on."""
     tests = {unique_id: set(parents[unique_id]) for unique_id, node in nodes.items() if node.resource_type in _TESTS}
     above: dict[str, frozenset[str]] = {}
-
-    def ancestors(unique_id: str) -> frozenset[str]:
-        pending = [unique_id]
-        while pending:
-            last = pending[-1]
-            open_parents = [parent for parent in parents[last] if parent not in above]
-            if open_parents:
-                pending += open_parents
-                continue
-            above[last] = frozenset(parents[last]).union(*(above[parent] for parent in parents[last]))
-            pending.pop()
-        return above[unique_id]
-
+    for unique_id in _sorted(parents):
+        above[unique_id] = frozenset(parents[unique_id]).union(*(above[parent] for parent in parents[unique_id]))
     gates = {
-        unique_id: [test for test, needed in tests.items() if needed and needed <= ancestors(unique_id)]
+        unique_id: [test for test, needed in tests.items() if needed and needed <= above[unique_id]]
         for unique_id, node in nodes.items()
         if node.resource_type not in _TESTS
     }
     for unique_id, waited_for in gates.items():
         direct = set(parents[unique_id])
         parents[unique_id] += [test for test in waited_for if tests[test] & direct]
+
+
+def _sorted(parents: Mapping[str, list[str]]) -> list[str]:
+    """Each node after those that it is made of."""
+    try:
+        return list(TopologicalSorter(parents).static_order())
+    except CycleError as error:
+        raise _refused(f"These nodes are made of each other: {', '.join(error.args[1][:5])}.") from None
 
 
 def _names(nodes: Mapping[str, Node]) -> dict[str, str]:
@@ -155,16 +153,8 @@ def _names(nodes: Mapping[str, Node]) -> dict[str, str]:
 def _in_order(nodes: Mapping[str, Node], parents: Mapping[str, list[str]]) -> list[tuple[str, Node]]:
     """What others build on comes first, then by kind and name."""
     depth: dict[str, int] = {}
-    for start in nodes:
-        waiting = [start]
-        while waiting:
-            last = waiting[-1]
-            unknown = [parent for parent in parents[last] if parent not in depth]
-            if unknown:
-                waiting += unknown
-                continue
-            depth[last] = 1 + max((depth[parent] for parent in parents[last]), default=0)
-            waiting.pop()
+    for unique_id in _sorted(parents):
+        depth[unique_id] = 1 + max((depth[parent] for parent in parents[unique_id]), default=0)
     kinds = _RESOURCES.index
     return sorted(nodes.items(), key=lambda item: (depth[item[0]], kinds(item[1].resource_type), item[0]))
 

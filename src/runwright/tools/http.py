@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from http import HTTPStatus
@@ -250,25 +250,24 @@ def _unexpected(response: httpx.Response, body: bytes, inputs: HttpInputs) -> St
     said = " ".join(body[:2000].decode(errors="replace").replace("\0", " ").split())[:200]
     message = f"{_name(response, inputs)} answered {status}{phrase}" + (f": {said}" if said else ".")
     facts: dict[str, Any] = {"status": status}
-    if (seconds := _retry_after(response.headers.get("retry-after"))) is not None:
+    if (seconds := _retry_after(response.headers)) is not None:
         facts["retryAfter"] = seconds
     return StepError("HTTP_STATUS", message, retryable=status in PASSING, **facts)
 
 
-def _retry_after(value: str | None) -> float | None:
-    """How long the server wants to be left alone, in seconds."""
-    if not value:
-        return None
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """How long the server wants to be left alone, in seconds. A time that it names is one of its own clock."""
+    value = headers.get("retry-after", "").strip()
     try:
-        seconds = float(value) if value.strip().isdecimal() else _until(value)
+        seconds = float(value) if value.isdecimal() else _time(value) - _time(headers.get("date", ""))
     except (ValueError, TypeError, OverflowError):
         return None
     return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
 
 
-def _until(date: str) -> float:
-    moment = parsedate_to_datetime(date)
-    return (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+def _time(text: str) -> float:
+    moment = parsedate_to_datetime(text)
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
 def _name(response: httpx.Response, inputs: HttpInputs) -> str:

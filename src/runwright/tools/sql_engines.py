@@ -9,6 +9,7 @@ import decimal
 import json
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol, cast
@@ -64,7 +65,7 @@ def _file(connection: str) -> str:
     return rest[1:]
 
 
-class _InThread:
+class _InThread(ABC):
     """A database whose calls block: each step has a thread, and a connection that lives as long."""
 
     def __init__(self, connection: str) -> None:
@@ -90,8 +91,8 @@ class _InThread:
         self._go_on()  # there may have been a wait for a thread
         return self._ask(query, values, most, check)
 
-    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
-        raise NotImplementedError
+    @abstractmethod
+    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer: ...
 
     def _go_on(self) -> None:
         if self._stopped.is_set():
