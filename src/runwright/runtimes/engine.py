@@ -231,6 +231,10 @@ class Engine:
 
     async def resume(self, run_id: str) -> bool:
         """Take a run up where its log says it is. False if it has ended; RUN_OWNED if a live process drives it."""
+        async with self._applying.setdefault(run_id, asyncio.Lock()):  # two drivers of one lease would collide
+            return await self._resume(run_id)
+
+    async def _resume(self, run_id: str) -> bool:
         if run_id in self._drivers:
             return True
         row = await self.log.find_run(run_id)
@@ -478,7 +482,7 @@ class Engine:
         self._parked.clear()
         for run_id in run_ids:
             try:
-                await self.resume(run_id)
+                await self._resume(run_id)  # whoever noticed the loss may have this run locked
             except RunwrightError as error:
                 logger.warning("Run %s was left: %s", run_id, error.code)
                 self._known.discard(run_id)
