@@ -101,6 +101,20 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("postgres_url")
 
 
+@pytest.fixture
+def file_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The embedded default, where the kind of store makes no difference. All that is kept beside it is the test's."""
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path}/runs.db"
+
+
+@pytest.fixture
+def store(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each store that outlives its process, with what is kept beside it in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return durable_url
+
+
 class History:
     """Builds events of one run, in the words of a test."""
 

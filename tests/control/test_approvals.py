@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine_kit import ended, engine, event, run, statuses, step_of, until
+from runwright.control.access import Actor
 from runwright.control.operations import Operations
-from runwright.control.signals import Actor
 
 ASKS: dict[str, Any] = {
     "plan": "release",
@@ -142,10 +142,10 @@ async def test_only_those_who_are_named_may_answer(store_url: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "ok", "approval": {"prompt": "?", "approvers": ["jane"]}}]}
     async with engine(store_url) as operations:
         run_id = await begin(operations, plan)
-        operations.actor = Actor("bob", "Engineer")
+        operations.actor = Actor("bob", ("Engineer",))
         refused = await operations.signal(run_id, "APPROVE")
         assert (refused.decision, refused.code) == ("REJECTED", "AUTHZ_DENIED")
-        operations.actor = Actor("jane", "Viewer")
+        operations.actor = Actor("jane", ("Viewer",))
         assert (await operations.signal(run_id, "APPROVE")).decision == "ACCEPTED"
         assert (await ended(operations, run_id)).status == "COMPLETED"
         assert (await operations.result(run_id, "ok"))["approvedBy"] == "jane"

@@ -43,8 +43,8 @@ MAY_MISS: dict[str, set[str]] = {
     "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error"},
     "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error"},
     "LoopIterationFailed": {"item", "itemRef", "result", "resultRef"},
-    "SignalAccepted": {"reason", "code", "payload"},
-    "SignalRejected": {"payload"},
+    "SignalAccepted": {"reason", "code", "payload", "sourceIp", "userAgent", "requestedBy"},
+    "SignalRejected": {"payload", "sourceIp", "userAgent", "requestedBy"},  # what comes over HTTP has more
     "SignalProcessed": {"newRunId"},
     "RunPaused": {"reason"},
     "RunResumed": {"reason"},

@@ -13,6 +13,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, only, run, story
+from runwright.control.operations import Place
 from runwright.log.judge import Fence
 from runwright.log.open import new_event
 
@@ -96,9 +97,9 @@ async def test_a_run_of_another_engine_is_not_seized(store: str, act: str) -> No
 
 async def test_a_start_does_not_hand_out_another_tenants_run(store: str) -> None:
     async with engine(store) as operations:
-        await operations.start(operations.load(SMALL), run_id="r", tenant_id="acme")
+        await operations.start(operations.load(SMALL), run_id="r", place=Place("acme"))
         with pytest.raises(rw.RunwrightError):
-            await operations.start(operations.load(SMALL), run_id="r", tenant_id="other")
+            await operations.start(operations.load(SMALL), run_id="r", place=Place("other"))
 
 
 async def test_one_signal_has_one_decision_however_many_send_it_at_once(store: str) -> None:

@@ -18,8 +18,10 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, once, only, python, reasons, run, statuses, story
-from runwright.control.operations import Operations
-from runwright.control.signals import RULES, Actor, Refused, SignalRequest, authorize, check_request
+from runwright.contract.engine import SignalRequest
+from runwright.control.access import Actor
+from runwright.control.operations import Operations, Place
+from runwright.control.signals import RULES, Refused, authorize, check_request
 from runwright.log.prepare import Prepared
 from runwright.runtimes.engine import EngineSettings
 
@@ -135,7 +137,7 @@ async def test_every_event_of_a_run_says_whose_it_is_also_where_the_caller_did_n
         "steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}],
     }
     async with engine(store_url) as operations:
-        run_id = await operations.start(operations.load(plan), tenant_id="acme")
+        run_id = await operations.start(operations.load(plan), place=Place("acme"))
         await event(operations, run_id, "StepStarted", "a")
         refused = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
         decision = await operations.signal(run_id, "CANCEL")
@@ -392,7 +394,7 @@ def test_each_signal_is_for_its_roles_and_no_others() -> None:
         rule = check_request(request)
         for role in ("Viewer", "Operator", "Engineer", "Admin", "System", "Stranger"):
             try:
-                authorize(rule, request, Actor("somebody", role))
+                authorize(rule, request, Actor("somebody", (role,)))
                 allowed = True
             except Refused as refused:
                 assert refused.code == "AUTHZ_DENIED"
@@ -405,7 +407,7 @@ async def test_the_checks_of_a_signal_come_in_their_order(store_url: str) -> Non
     plan = {"plan": "p", "params": {"x": 1}, "steps": [{"id": "a", "wait": "100s"}]}
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))
-        viewer = Operations(operations.log, operations.engine, Actor("somebody", "Viewer"))
+        viewer = Operations(operations.log, operations.engine, Actor("somebody", ("Viewer",)))
         for target, code in (("nosuch", "RUN_NOT_FOUND"), (run_id, "SIGNAL_INVALID_PAYLOAD")):
             with pytest.raises(rw.RunwrightError) as caught:
                 await viewer.signal(target, "SKIP_STEP", {"step": "nosuch"})

@@ -13,8 +13,8 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, only, python, story
+from runwright.control.access import Actor
 from runwright.control.operations import Operations
-from runwright.control.signals import Actor
 
 PLAN: dict[str, Any] = {
     "plan": "p",
@@ -186,7 +186,7 @@ async def test_who_may_and_in_which_role(store: str, tmp_path: Path, kind: str) 
     order = ["Viewer", "Operator", "Engineer", "Admin"]
     async with under_way(store, tmp_path) as (operations, run_id):
         for role in order[: order.index(needed)]:
-            weak = Operations(operations.log, operations.engine, Actor("somebody", role))
+            weak = Operations(operations.log, operations.engine, Actor("somebody", (role,)))
             refused = await weak.signal(run_id, kind, payload, reason="why")
             assert (refused.decision, refused.code) == ("REJECTED", "AUTHZ_DENIED")
         admin = await operations.signal(run_id, kind, payload, reason="why")

@@ -10,8 +10,8 @@ from typing import Any
 import runwright as rw
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
+from runwright.control.access import Actor
 from runwright.control.operations import Operations
-from runwright.control.signals import Actor
 from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
 from runwright.runtimes.engine import Engine, EngineSettings
@@ -151,7 +151,7 @@ class Process:
         self.engine = Engine(
             handle, self.executor, builtin_tools(), PlanStore(world.log), nothing, nothing, name, settings
         )
-        self.operations = Operations(handle, self.engine, Actor("operator", "Admin"))
+        self.operations = Operations(handle, self.engine, Actor("operator", ("Admin",)))
         self.alive = True
         self.cut_off_until = 0.0
 

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
 import msgspec
 
-from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
-from runwright.contract.timestamps import from_micros, is_utc, to_micros
+from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.control.moments import moment
+from runwright.control.views import RECOVERING, left_behind
 from runwright.log.base import RunLog
 from runwright.log.model import RunFilter, RunRow
 
 from .render import between, clock_time, duration, heading, is_terminal, plain, plural, status, table
 from .session import DONE, Session, command
 from .story import plan_of_run
-
-_SPAN = re.compile(r"(\d{1,9})\s*(s|m|min|h|d)", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-
-
-def moment(text: str, now: int) -> int:
-    """A point in time: `2h` ago, or an RFC 3339 time in UTC. In microseconds since 1970."""
-    span = _SPAN.fullmatch(text)
-    if span is not None:
-        return max(0, now - int(span[1]) * _SECONDS[span[2]] * 1_000_000)
-    if is_utc(text):
-        return to_micros(text)
-    raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{text!r} is no time. Write 30m, 2h, 7d or 2026-01-31T08:00:00Z.")
 
 
 @command("list")
@@ -61,20 +48,6 @@ async def list_command(
         return DONE
     table(("RUN", "STATUS", "PLAN", "STEPS", "EVENTS", "STARTED", "TOOK"), [_list_row(row) for row in documents])
     return DONE
-
-
-RECOVERING = {
-    "substatus": "RECOVERING",
-    "message": "No process drives this run. `runwright recover` takes it up, and so does whatever starts it by its id.",
-}
-
-
-async def left_behind(log: RunLog, rows: Sequence[RunRow]) -> frozenset[str]:
-    """The runs of our own engine that are under way and that no living process drives. The log cannot tell."""
-    ours = [row for row in rows if row.status is RunStatus.RUNNING and row.summary.provider in ("embedded", "mock")]
-    stuck = [row for row in ours if row.to_json()["substatus"] is None]
-    living = await log.owners() if stuck else frozenset[tuple[str, int]]()
-    return frozenset(row.identity.run_id for row in stuck if (row.owner, row.epoch) not in living)
 
 
 async def _pages(log: RunLog, which: RunFilter, limit: int) -> AsyncIterator[RunRow]:

@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "alerts": ("look", "List what an operator should know."),
     "verify": ("check", "Prove that nothing was edited, or say where."),
     "anchor": ("check", "Write a signed statement of where every run stands."),
+    "serve": ("serve", "Serve the HTTP API, and drive runs."),
+    "token": ("token", "Make, list and revoke tokens."),
     "rebuild": ("check", "Fold every run anew and mend its summary, or only compare."),
     "doctor": ("check", "Check the store and this installation."),
     "export": ("transfer", "Write a run's events as JSON lines."),

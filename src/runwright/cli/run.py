@@ -9,7 +9,7 @@ import click
 
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.transitions import ENDED
-from runwright.control.operations import Operations
+from runwright.control.operations import Operations, Place
 from runwright.log.model import RunRow
 
 from .accompany import EXIT_CODES, drive, engine
@@ -68,7 +68,7 @@ async def _run(
 ) -> int:
     async with engine(session, must_exist=False, runtime=runtime) as operations:
         before = None if run_id is None else await find_run(operations.log, run_id)
-        run_id = await operations.start(plan, params=params, run_id=run_id, tenant_id=tenant)
+        run_id = await operations.start(plan, params=params, run_id=run_id, place=Place(tenant))
         return await _stay(session, operations, run_id, before)
 
 

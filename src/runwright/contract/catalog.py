@@ -93,6 +93,7 @@ def _table() -> dict[str, EventType]:
     add("ApprovalDenied", "step.approval.denied", entity, server, p.Approval, "A person said no", drives=True)
     add("SignalAccepted", "signal.accepted", entity, server, p.SignalDecided, "A signal will be acted on; the status does not change")
     add("SignalRejected", "signal.rejected", entity, server, p.SignalDecided, "A signal was refused")
+    add("SignalRevisionRequired", "signal.revision.required", entity, server, p.SignalDecided, "A second person has to agree to a signal")
     add("SignalProcessed", "signal.processed", entity, server, p.SignalProcessed, "The engine acted on an accepted signal", drives=True)
     add("RunParamsUpdated", "playbook.params.updated", run, server, p.RunParamsUpdated, "New parameters, from the next step on", drives=True)
     add("RunPaused", "playbook.paused", run, server, p.RunSteered, "Nothing new starts; PAUSED", drives=True)

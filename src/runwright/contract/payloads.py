@@ -191,8 +191,12 @@ class SignalDecided(Payload, frozen=True):
     actor_id: str | None = None
     actor_role: str | None = None
     source: str | None = None  # where it came from
+    source_ip: str | None = None
+    user_agent: str | None = None
     reason: str | None = None
     code: str | None = None
+    policy_decision_id: str | None = None  # the rule by which it was decided
+    requested_by: str | None = None  # where a second person had to agree: the first
 
 
 class SignalProcessed(Payload, frozen=True):

@@ -27,6 +27,7 @@ from runwright.tools.secrets import provider_from
 
 from .artifacts import artifact_store
 from .operations import Operations
+from .policy import read_policy
 from .settings import settings_table
 
 
@@ -77,7 +78,7 @@ async def open_operations(
         )
         await engine.open()
         try:
-            yield Operations(log, engine)
+            yield Operations(log, engine, policy=read_policy(settings_table("policy")))
         finally:
             await engine.close()
             step_logs.close()

@@ -25,6 +25,7 @@ from runwright.core.net import Net
 from runwright.core.refer import gathered_ref
 from runwright.core.values import Missing, Values
 from runwright.flows.plans import PlanFunction
+from runwright.log.arguments import not_found
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.plans.inputs import is_open
@@ -36,11 +37,14 @@ from runwright.runtimes.restore import fold_run
 from runwright.tools.python import make_importable
 from runwright.tools.secrets import SecretContext
 
+from .access import Actor
 from .params import check_params, merge_params
 from .planfile import read_data, read_function, read_plan_file
+from .policy import Policy
+from .requests import run_of_request
 from .rerun import Fork, carried_steps
 from .signalling import Signalling, open_questions
-from .signals import Actor, SignalDecision
+from .signals import SignalDecision
 from .subruns import SubRuns, child_id
 
 AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
@@ -52,7 +56,15 @@ def local_actor() -> Actor:
         name = getpass.getuser()
     except (OSError, KeyError):
         name = "local"
-    return Actor(name, "Admin")
+    return Actor(name, ("Admin",))
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Whose run it is, and where."""
+
+    tenant_id: str = "default"
+    project_id: str = "default"
+    environment_id: str = "default"
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -79,12 +91,20 @@ def _files(*hashes: str) -> dict[str, str]:
 
 
 class Operations:
-    def __init__(self, log: RunLog, engine: Engine, actor: Actor | None = None) -> None:
+    def __init__(self, log: RunLog, engine: Engine, actor: Actor | None = None, policy: Policy | None = None) -> None:
         self.log = log
         self.engine = engine
         self.actor = actor or local_actor()
+        self.policy = policy or Policy()
         if engine.sub_runs is None:
             engine.sub_runs = SubRuns(self)
+
+    async def find(self, run_id: str) -> RunRow:
+        """A run that the actor may know of; RUN_NOT_FOUND for any other."""
+        row = await self.log.find_run(run_id)
+        if not self.actor.sees(row.identity.tenant_id):
+            raise not_found(run_id)
+        return row
 
     # Starting
 
@@ -104,19 +124,46 @@ class Operations:
         *,
         params: dict[str, Any] | None = None,
         run_id: str | None = None,
-        tenant_id: str = "default",
+        place: Place | None = None,
         trigger: str = "manual",
         fork: Fork | None = None,
         parent: Parent | None = None,
     ) -> str:
         """Start a run, or take up the one that has this id. Returns once the start is durable."""
+        started, is_new = await self.begin(
+            plan, params=params, run_id=run_id, place=place, trigger=trigger, fork=fork, parent=parent
+        )
+        if not is_new:
+            await self.take_up(started)
+        return started
+
+    async def begin(
+        self,
+        plan: ExecutionPlan,
+        *,
+        params: dict[str, Any] | None = None,
+        run_id: str | None = None,
+        request_id: str | None = None,
+        place: Place | None = None,
+        trigger: str = "manual",
+        source: str | None = None,
+        fork: Fork | None = None,
+        parent: Parent | None = None,
+    ) -> tuple[str, bool]:
+        """Start a run, unless it is there already: its id, and whether it is new. One that is there is not touched.
+
+        The same `request_id` for the same plan in the same place is the same run.
+        """
         merged = merge_params(plan, params or {})
-        where = (tenant_id, "default", "default") if parent is None else parent.run.context[1:4]
+        where = msgspec.structs.astuple(place or Place()) if parent is None else parent.run.context[1:4]
         parts = await self._parts(plan)
         await self._check_secrets([Part("", "", plan), *parts], SecretContext(where[0], where[2]))
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         version = plan.metadata.plan_version or sha256
+        request = None if request_id is None else (*where, plan.plan_id, version, request_id)
+        if request is not None:
+            run_id = await run_of_request(self.log.desk, request, run_id)
         run = RunIdentity(
             run_id=run_id or self.log.ids.run_id(),
             tenant_id=where[0],
@@ -129,7 +176,7 @@ class Operations:
             queue_position=0,
             estimated_wait_ms=0,
             approval_required=False,
-            run_request_id=run.run_id,
+            run_request_id=request_id or run.run_id,
             params=merged,
             trigger=trigger,
             origin_run_id=None if fork is None else fork.origin_run_id,
@@ -152,7 +199,7 @@ class Operations:
             validation_report=report,
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
-            source=files.get(sha256) if fork is None else fork.source,
+            source=(source or files.get(sha256)) if fork is None else fork.source,
             code=None if read is None else read.code,
             sub_plans={sha: file for sha, file in files.items() if sha != sha256} or None,
         )
@@ -164,8 +211,8 @@ class Operations:
             if error.code != ErrorCode.RUN_ALREADY_EXISTS or run_id is None:
                 raise
             await self._check_same(run, sha256, queued)
-            await self.take_up(run_id)
-        return run.run_id
+            return run.run_id, False
+        return run.run_id, True
 
     async def start_child(self, run_id: str, work: Work, parent: RunIdentity) -> None:
         """Start the run that a step is, or take it up. A second attempt goes on where the one before it failed."""
@@ -247,9 +294,7 @@ class Operations:
     async def _check_same(self, run: RunIdentity, sha256: str, wanted: payloads.RunQueued) -> None:
         run_id = run.run_id
         if (await self.log.find_run(run_id)).identity.tenant_id != run.tenant_id:
-            raise RunwrightError(
-                ErrorCode.AUTHZ_TENANT_FORBIDDEN, f"Run {run_id!r} belongs to another tenant. Pick another run id."
-            )
+            raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"The run id {run_id!r} is taken. Pick another.")
         queued = await self.log.find_event(run_id, "RunQueued")
         started = await self.log.find_event(run_id, "RunStarted")
         reference: dict[str, Any] = {} if started is None else (started.payload or {}).get("planRef") or {}
@@ -347,8 +392,11 @@ class Operations:
         signal_id: str | None = None,
     ) -> SignalDecision:
         """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
-        sending = Signalling(self.log, self.engine, self.actor, self.rerun)
-        return await sending.send(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
+        return await self.signalling.send(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
+
+    @property
+    def signalling(self) -> Signalling:
+        return Signalling(self.log, self.engine, self.actor, self.rerun, self.policy)
 
     async def questions(self, run_id: str) -> dict[str, payloads.Approval]:
         """What people are asked now, by step."""
@@ -356,7 +404,7 @@ class Operations:
 
     def acting_as(self, actor: Actor) -> Operations:
         """The same, for somebody else."""
-        return Operations(self.log, self.engine, actor)
+        return Operations(self.log, self.engine, actor, self.policy)
 
     # New runs from old ones
 
@@ -364,7 +412,7 @@ class Operations:
         self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
     ) -> str:
         """A new run that names this one; what succeeded before the fork is carried over, unless forced."""
-        row = await self.log.find_run(run_id)
+        row = await self.find(run_id)
         net = await self.engine.net_of(row.identity)
         if from_step is not None and from_step not in net.index:
             raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The plan has no step {from_step!r}.")
@@ -373,9 +421,8 @@ class Operations:
                 ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it first, or wait for its end."
             )
         fork, params = await self._fork(row, net, from_step, force=force)
-        return await self.start(
-            net.plan, params=params, run_id=new_id, tenant_id=row.identity.tenant_id, trigger="manual", fork=fork
-        )
+        place = Place(*row.identity.context[1:4])
+        return await self.start(net.plan, params=params, run_id=new_id, place=place, trigger="manual", fork=fork)
 
     async def _fork(self, row: RunRow, net: Net, from_step: str | None, *, force: bool) -> tuple[Fork, dict[str, Any]]:
         """What a new run takes from an old one, and the parameters that one had."""

@@ -11,7 +11,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.flows.plans import PlanFunction
 from runwright.flows.steps import place_of
 from runwright.plans.known import remember
-from runwright.plans.load import load_plan_file, plan_from_dict
+from runwright.plans.load import load_plan, load_plan_file, plan_from_dict
 from runwright.plans.problems import Loaded
 from runwright.tools.base import Tool
 from runwright.tools.python import make_importable
@@ -40,6 +40,22 @@ def read_data(document: Mapping[str, Any], tools: Mapping[str, Tool] | None = No
     loaded = plan_from_dict(document, all_tools() if tools is None else tools, link=_link(Path.cwd(), tools))
     remember(loaded.plan)
     return loaded
+
+
+def read_sent(document: Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> Loaded:
+    """A plan that came from elsewhere, as data or as YAML. Files on this machine are none of its business."""
+    if isinstance(document, str):
+        loaded = load_plan(document, kinds=tools, link=_no_files)
+    else:
+        loaded = plan_from_dict(document, tools, link=_no_files)
+    remember(loaded.plan)
+    return loaded
+
+
+def _no_files(path: str) -> str:
+    raise RunwrightError(
+        ErrorCode.INVALID_PLAN_SCHEMA, f"A plan that is sent names other plans with `ref`; {path!r} is a file."
+    )
 
 
 def read_function(function: PlanFunction[..., Any], tools: Mapping[str, Tool] | None = None) -> Loaded:

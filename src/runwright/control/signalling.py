@@ -8,31 +8,34 @@ from typing import Any
 import msgspec
 
 from runwright.contract import payloads
+from runwright.contract.engine import SignalRequest
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.paths import signal_path
 from runwright.contract.plan import ParamType
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED
+from runwright.log.arguments import not_found
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.log.open import new_event
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.restore import fold_run
 
+from .access import ENGINE, Actor
+from .policy import Policy
 from .signals import (
-    ENGINE,
-    Actor,
     Refused,
+    Rule,
     RunView,
     SignalDecision,
-    SignalRequest,
     authorize,
     check_request,
     check_state,
     decision_event_id,
     event_payload,
     question_of,
+    revision_event_id,
     run_made_by,
 )
 
@@ -52,12 +55,24 @@ async def open_questions(log: RunLog, run_id: str) -> dict[str, payloads.Approva
     return {path: awaited.approval for path, awaited in awaits if awaited.approval is not None}
 
 
+DECIDED = {"SignalAccepted": "ACCEPTED", "SignalRejected": "REJECTED", "SignalRevisionRequired": "REVISION_REQUIRED"}
+EVENT_OF = {decision: event_type for event_type, decision in DECIDED.items()}
+
+
 class Signalling:
-    def __init__(self, log: RunLog, engine: Engine, actor: Actor, rerun: Callable[..., Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        log: RunLog,
+        engine: Engine,
+        actor: Actor,
+        rerun: Callable[..., Awaitable[str]],
+        policy: Policy | None = None,
+    ) -> None:
         self.log = log
         self.engine = engine
         self.actor = actor
         self._rerun = rerun
+        self._policy = policy or Policy()
 
     async def send(
         self,
@@ -69,7 +84,7 @@ class Signalling:
         signal_id: str | None = None,
     ) -> SignalDecision:
         """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
-        row = await self.log.find_run(run_id)
+        row = await self._find(run_id)
         request = SignalRequest(
             signal_id=(signal_id or self.log.ids.event_id()).lower(),
             signal_type=signal_type,
@@ -83,14 +98,89 @@ class Signalling:
         if signal_type != "EMERGENCY_STOP" and self.actor.source != ENGINE:  # those are never one too many
             await self._check_rate(row)
         await self._check_engine(row)
-        role, refusal = rule.role, None
+        role, refusal = await self._judge(run_id, rule, request)
+        second = refusal is None and self._needs_second(request, row.identity)
+        decision = self._decision(row.identity, request, rule, role, refusal)
+        if second:
+            decision = msgspec.structs.replace(
+                decision, decision="REVISION_REQUIRED", policy_decision_id=f"second-person/{signal_type}"
+            )
+        return await self._settle(row.identity, request, decision, refusal)
+
+    async def confirm(
+        self, run_id: str, signal_id: str, *, agree: bool = True, reason: str | None = None
+    ) -> SignalDecision:
+        """Decide, as a second person, on a signal that waits for one."""
+        row = await self._find(run_id)
+        signal_id = signal_id.lower()
+        waiting = await self._decided(run_id, signal_id)
+        if waiting is None:
+            raise RunwrightError(ErrorCode.SIGNAL_NOT_FOUND, f"Run {run_id!r} was sent no signal {signal_id[:64]!r}.")
+        known = msgspec.convert(waiting.payload or {}, payloads.SignalDecided)
+        request = SignalRequest(
+            signal_id=signal_id,
+            signal_type=known.signal_type or "",
+            payload=known.payload or {},
+            reason=known.reason if known.code is None else None,
+        )
+        if waiting.event_type != "SignalRevisionRequired":
+            return await self._with_result(run_id, decision_in(waiting))
+        if known.actor_id == self.actor.actor_id:
+            raise RunwrightError(ErrorCode.AUTHZ_DENIED, "You sent this signal. Somebody else has to agree to it.")
+        rule = check_request(request)
+        role, refusal = await self._judge(run_id, rule, request)
+        if refusal is not None and refusal.code in (ErrorCode.AUTHZ_DENIED, ErrorCode.AUTHZ_REASON_REQUIRED):
+            raise RunwrightError(refusal.code, refusal.sentence)  # it waits for somebody who may
+        if refusal is None and not agree:
+            refusal = Refused(ErrorCode.AUTHZ_DENIED, reason or f"{self.actor.actor_id} did not agree.")
+        decision = msgspec.structs.replace(
+            self._decision(row.identity, request, rule, role, refusal),
+            policy_decision_id=f"second-person/{request.signal_type}",
+        )
+        return await self._settle(row.identity, request, decision, refusal, requested_by=known.actor_id)
+
+    async def find(self, run_id: str, signal_id: str) -> SignalDecision:
+        """The record of the decision on a signal."""
+        row = await self._find(run_id)
+        record = await self._decided(run_id, signal_id.lower())
+        if record is None:
+            raise RunwrightError(ErrorCode.SIGNAL_NOT_FOUND, f"Run {run_id!r} was sent no signal {signal_id[:64]!r}.")
+        return await self._with_result(row.identity.run_id, decision_in(record))
+
+    async def _find(self, run_id: str) -> RunRow:
+        row = await self.log.find_run(run_id)
+        if not self.actor.sees(row.identity.tenant_id):
+            raise not_found(run_id)
+        return row
+
+    def _needs_second(self, request: SignalRequest, run: RunIdentity) -> bool:
+        return self.actor.source != ENGINE and self._policy.needs_second(request.signal_type, run.environment_id)
+
+    async def _judge(self, run_id: str, rule: Rule, request: SignalRequest) -> tuple[str, Refused | None]:
+        """The role in which the actor may do this, and what speaks against it."""
+        role = next(iter(self.actor.roles), "")
         try:
-            questions = await open_questions(self.log, run_id) if signal_type in ("APPROVE", "DENY") else {}
+            asks = request.signal_type in ("APPROVE", "DENY")
+            questions = await open_questions(self.log, run_id) if asks else {}
             role = authorize(rule, request, self.actor, question_of(request, questions))
             check_state(request, await self._view(run_id, questions))
         except Refused as refused:
-            refusal = refused
-        decision = SignalDecision(
+            return role, refused
+        return role, None
+
+    def _decision(
+        self, run: RunIdentity, request: SignalRequest, rule: Rule, role: str, refusal: Refused | None
+    ) -> SignalDecision:
+        audit = {
+            "actorId": self.actor.actor_id,
+            "actorRole": role,
+            "tenantId": run.tenant_id,
+            "timestamp": from_micros(self.log.clock.now()),
+            "source": self.actor.source,
+            "sourceIp": self.actor.source_ip,
+            "userAgent": self.actor.user_agent,
+        }
+        return SignalDecision(
             signal_decision_id=self.log.ids.event_id(),
             signal_id=request.signal_id,
             signal_type=request.signal_type,
@@ -98,23 +188,28 @@ class Signalling:
             payload=request.payload,
             reason=request.reason if refusal is None else refusal.sentence,
             code=None if refusal is None else refusal.code,
-            audit={
-                "actorId": self.actor.actor_id,
-                "actorRole": role,
-                "tenantId": row.identity.tenant_id,
-                "timestamp": from_micros(self.log.clock.now()),
-                "source": self.actor.source,
-            },
+            policy_decision_id=f"role/{rule.role}",
+            audit={name: value for name, value in audit.items() if value is not None},
         )
-        if not await self._record(row.identity, request, decision, role):
-            earlier = await self._earlier(run_id, request)  # another call with this id was faster
+
+    async def _settle(
+        self,
+        run: RunIdentity,
+        request: SignalRequest,
+        decision: SignalDecision,
+        refusal: Refused | None,
+        requested_by: str | None = None,
+    ) -> SignalDecision:
+        """Write the decision down, then see it acted on."""
+        if not await self._record(run, request, decision, requested_by):
+            earlier = await self._earlier(run.run_id, request)  # another call with this id was faster
             assert earlier is not None, "its decision is in the log"
-            return await self._carry_on(row.identity, request, earlier)
-        if refusal is not None:
+            return await self._carry_on(run, request, earlier)
+        if refusal is not None or decision.decision != "ACCEPTED":
             return decision
-        if signal_type == "RETRY_RUN":
-            return await self._retry_run(row.identity, request, decision)
-        return await self._apply(run_id, decision)
+        if request.signal_type == "RETRY_RUN":
+            return await self._retry_run(run, request, decision)
+        return await self._apply(run.run_id, decision)
 
     async def _check_engine(self, row: RunRow) -> None:
         """A run that another engine drives takes its signals there; one that has ended is nobody's."""
@@ -128,7 +223,7 @@ class Signalling:
         for _ in range(RATE_PAGES):
             page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
             recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
-            decided += sum(record.event_type in ("SignalAccepted", "SignalRejected") for record in recent)
+            decided += sum(record.event_type in DECIDED for record in recent)
             if decided >= SIGNALS_A_MINUTE:
                 raise RunwrightError(
                     ErrorCode.SIGNAL_RATE_LIMITED, f"A run takes {SIGNALS_A_MINUTE} signals a minute. Wait a little."
@@ -137,17 +232,19 @@ class Signalling:
             if end <= 0 or len(recent) < len(page):
                 return
 
-    async def _record(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, role: str) -> bool:
+    async def _record(
+        self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, requested_by: str | None
+    ) -> bool:
         """Write the decision. False if there was one already, or another than this: a signal has one decision."""
-        event_type = "SignalAccepted" if decision.decision == "ACCEPTED" else "SignalRejected"
-        body = msgspec.to_builtins(event_payload(request, decision, role, self.actor))
+        waits = decision.decision == "REVISION_REQUIRED"
+        body = event_payload(request, decision, decision.audit["actorRole"], self.actor)
         event = new_event(
-            event_type,
+            EVENT_OF[decision.decision],
             run,
             step_id=signal_path(request.signal_id),
-            payload=body,
+            payload=msgspec.to_builtins(msgspec.structs.replace(body, requested_by=requested_by)),
             emitted_at=decision.audit["timestamp"],
-            event_id=decision_event_id(run.run_id, request.signal_id),
+            event_id=(revision_event_id if waits else decision_event_id)(run.run_id, request.signal_id),
             emitted_by="control/server",
         )
         try:
@@ -158,16 +255,16 @@ class Signalling:
             return False  # it was decided otherwise
         return not receipt.idempotent
 
-    async def _decided(self, run_id: str, request: SignalRequest) -> RunEventRecord | None:
-        for event_type in ("SignalAccepted", "SignalRejected"):
-            record = await self.log.find_event(run_id, event_type, signal_path(request.signal_id))
+    async def _decided(self, run_id: str, signal_id: str) -> RunEventRecord | None:
+        for event_type in DECIDED:
+            record = await self.log.find_event(run_id, event_type, signal_path(signal_id))
             if record is not None:
                 return record
         return None
 
     async def _earlier(self, run_id: str, request: SignalRequest) -> SignalDecision | None:
         """The decision on a signal that came before, if this is the same; SIGNAL_DUPLICATE if only its id is."""
-        record = await self._decided(run_id, request)
+        record = await self._decided(run_id, request.signal_id)
         if record is None:
             return None
         known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
@@ -176,23 +273,7 @@ class Signalling:
             raise RunwrightError(
                 ErrorCode.SIGNAL_DUPLICATE, "A signal with this id and other content was decided before. Draw a new id."
             )
-        decision = SignalDecision(
-            signal_decision_id=known.signal_decision_id or "",
-            signal_id=request.signal_id,
-            signal_type=request.signal_type,
-            decision="ACCEPTED" if record.event_type == "SignalAccepted" else "REJECTED",
-            payload=request.payload,
-            reason=known.reason,
-            code=known.code,
-            audit={
-                "actorId": known.actor_id,
-                "actorRole": known.actor_role,
-                "tenantId": record.tenant_id,
-                "timestamp": record.emitted_at,
-                "source": known.source,
-            },
-        )
-        return await self._with_result(run_id, decision)
+        return await self._with_result(run_id, decision_in(record))
 
     async def _view(self, run_id: str, questions: dict[str, payloads.Approval]) -> RunView:
         snapshot = await self.log.snapshot(run_id)
@@ -263,3 +344,29 @@ class Signalling:
         )
         await self.log.append([processed])
         return await self._with_result(run.run_id, decision)
+
+
+def decision_in(record: RunEventRecord) -> SignalDecision:
+    """The record of a decision, from the event that holds it."""
+    known = msgspec.convert(record.payload or {}, payloads.SignalDecided)
+    audit = {
+        "actorId": known.actor_id,
+        "actorRole": known.actor_role,
+        "tenantId": record.tenant_id,
+        "timestamp": record.emitted_at,
+        "source": known.source,
+        "sourceIp": known.source_ip,
+        "userAgent": known.user_agent,
+        "requestedBy": known.requested_by,
+    }
+    return SignalDecision(
+        signal_decision_id=known.signal_decision_id or "",
+        signal_id=known.signal_id or (record.step_id or "").rpartition("/")[2],
+        signal_type=known.signal_type or "",
+        decision=DECIDED[record.event_type],
+        payload=known.payload or {},
+        reason=known.reason,
+        code=known.code,
+        policy_decision_id=known.policy_decision_id,
+        audit={name: value for name, value in audit.items() if value is not None},
+    )

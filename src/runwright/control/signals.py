@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from runwright.contract.engine import SignalRequest
 from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.payloads import Approval, SignalDecided
@@ -22,14 +23,9 @@ from runwright.core.expressions import mentioned_steps
 from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
 
+from .access import Actor
+
 LARGEST = 64 * 1024
-
-
-class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    signal_id: str
-    signal_type: str
-    payload: dict[str, Any] = {}
-    reason: str | None = None
 
 
 class SignalDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -38,10 +34,11 @@ class SignalDecision(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     signal_decision_id: str
     signal_id: str
     signal_type: str
-    decision: str  # ACCEPTED or REJECTED
+    decision: str  # ACCEPTED, REJECTED, or REVISION_REQUIRED: a second person has to agree
     payload: dict[str, Any] = {}
     reason: str | None = None
     code: str | None = None
+    policy_decision_id: str | None = None  # the rule by which it was decided
     audit: dict[str, Any] = {}
     engine_processed_at: str | None = None
     engine_result: str | None = None
@@ -130,18 +127,6 @@ RULES: dict[str, Rule] = {
 }
 """Each signal: who may send it, and what it must carry."""
 
-_RANK = {"Viewer": 0, "Operator": 1, "Engineer": 2, "Admin": 3}
-
-
-ENGINE = "engine"
-"""The source of signals that the engine itself sends: a run that ends stops those of its steps."""
-
-
-class Actor(msgspec.Struct, frozen=True):
-    actor_id: str
-    role: str
-    source: str = "cli"
-
 
 class Refused(Exception):
     """A decision against a signal: recorded, and told to whoever sent it."""
@@ -184,18 +169,18 @@ def _invalid(sentence: str) -> RunwrightError:
 def authorize(rule: Rule, request: SignalRequest, actor: Actor, question: Approval | None = None) -> str:
     """The role in which the actor may do this: the least powerful of theirs that suffices."""
     if request.signal_type in ("APPROVE", "DENY") and question is not None and question.approvers:
-        if actor.actor_id in question.approvers or actor.role == "Admin":
-            return rule.role
+        role = actor.role_for("Admin" if actor.actor_id not in question.approvers else "Viewer")
+        if role is not None:
+            return role
         names = ", ".join(question.approvers)
         raise Refused(ErrorCode.AUTHZ_DENIED, f"Only {names} may answer this.")
-    allowed = rule.role == actor.role if rule.role == "System" else _RANK.get(actor.role, -1) >= _RANK[rule.role]
-    if not allowed:
-        raise Refused(
-            ErrorCode.AUTHZ_DENIED, f"{request.signal_type} needs the role {rule.role}; you have {actor.role}."
-        )
+    role = actor.role_for(rule.role)
+    if role is None:
+        has = ", ".join(actor.roles) or "none"
+        raise Refused(ErrorCode.AUTHZ_DENIED, f"{request.signal_type} needs the role {rule.role}; you have {has}.")
     if rule.reason_required and not request.reason:
         raise Refused(ErrorCode.AUTHZ_REASON_REQUIRED, f"{request.signal_type} needs a reason. Give one with --reason.")
-    return rule.role
+    return role
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -313,8 +298,11 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
         actor_id=actor.actor_id,
         actor_role=role,
         source=actor.source,
+        source_ip=actor.source_ip,
+        user_agent=actor.user_agent,
         reason=decision.reason if decision.code else request.reason,
         code=decision.code,
+        policy_decision_id=decision.policy_decision_id,
     )
 
 
@@ -326,6 +314,11 @@ def run_made_by(signal_id: str) -> str:
 def decision_event_id(run_id: str, signal_id: str) -> str:
     """The id of the event that holds the decision on a signal, whatever was decided: no log takes two of them."""
     return _derived(f"decision on {signal_id} in {run_id}")
+
+
+def revision_event_id(run_id: str, signal_id: str) -> str:
+    """The id of the event that says that a second person has to agree."""
+    return _derived(f"revision of {signal_id} in {run_id}")
 
 
 def _derived(text: str) -> str:

@@ -21,7 +21,7 @@ from runwright.results.encoding import encode_result
 from runwright.runtimes.executor import Outcome, Work
 from runwright.runtimes.work import Execution
 
-from .signals import ENGINE, Actor
+from .access import ENGINE, Actor
 
 if TYPE_CHECKING:
     from .operations import Operations
@@ -125,7 +125,7 @@ async def _send(
     operations: Operations, parent: RunIdentity, run_id: str, signal_type: str, payload: dict[str, Any]
 ) -> None:
     """Have a run stopped. The store may have to come back first."""
-    actor = Actor(f"run:{parent.run_id}"[:256], "Admin", ENGINE)
+    actor = Actor(f"run:{parent.run_id}"[:256], ("Admin",), ENGINE)
     while True:
         try:
             await operations.acting_as(actor).signal(run_id, signal_type, payload, reason=_why(parent))

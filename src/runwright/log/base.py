@@ -241,10 +241,14 @@ class RunLog(Store):
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> TailPage:
         """Events of every run beyond the cursor: each run's in order, none lost, none twice."""
         check_number("limit", limit, 1)
-        found, positions = await self._tail(self._parse_cursor(after), limit)
+        positions = self._parse_cursor(after)
+        found = await self._tail(positions, limit)
         with guarded("The log"):
-            records = [record(run, event) for run, event in found]
-        return TailPage(records, ".".join(map(str, positions)))
+            records = [record(run, event) for run, event, _, _ in found]
+        places = [(shard, pos) for _, _, shard, pos in found]
+        for shard, pos in places:
+            positions[shard] = pos
+        return TailPage(records, ".".join(map(str, positions)), places)
 
     async def tail(self, after: str | None = None) -> AsyncIterator[TailPage]:
         """Events of every run, those to come included, in pages. Keep a page's cursor once you are done with it."""
@@ -313,7 +317,7 @@ class RunLog(Store):
         row = await self._find(name)
         if row is not None:
             return row
-        candidates = await self._find_prefix(name, 2) if name else []
+        candidates = await self._find_prefix(name, 2, None) if name else []
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
@@ -321,6 +325,10 @@ class RunLog(Store):
                 ErrorCode.RUN_NOT_FOUND, f"{name!r} is the beginning of several run ids; give more of it."
             )
         raise not_found(name)
+
+    async def find_by_prefix(self, prefix: str, limit: int, *, tenant_id: str | None = None) -> list[RunRow]:
+        """Runs whose id begins so, in the order of their ids."""
+        return await self._find_prefix(prefix, limit, tenant_id) if can_be_a_name(prefix) else []
 
     async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
         """The run that another engine knows under these ids."""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, Enforcement
 from runwright.core.chain import StoredEvent
 
 from .base import RunLog
+from .desk import Desk
 from .folding import erase, fold_rows
 from .intake import Request
 from .judge import Fence, Group
@@ -25,6 +27,9 @@ from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .news import News
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
 from .prepare import identity
+from .queries import load_migrations
+from .sqlite_connect import Cursor, cursor_of
+from .store import Placed
 
 
 class _Run:
@@ -47,6 +52,7 @@ class MemoryLog(RunLog):
         self._plans: dict[str, bytes] = {}
         self._values: dict[str, bytes] = {}
         self._is_open = False
+        self._desk: Desk | None = None
 
     async def open(self) -> None:
         self._is_open = True
@@ -139,8 +145,9 @@ class MemoryLog(RunLog):
         run = self._runs.get(run_id)
         return None if run is None else msgspec.structs.replace(run.row)
 
-    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
-        return [run.row for run_id, run in self._runs.items() if run_id.startswith(prefix)][:limit]
+    async def _find_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+        rows = [run.row for run_id, run in self._runs.items() if run_id.startswith(prefix)]
+        return [row for row in rows if tenant_id in (None, row.identity.tenant_id)][:limit]
 
     async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         wanted = (provider, workflow_id, provider_run_id)
@@ -163,10 +170,10 @@ class MemoryLog(RunLog):
         start = bisect_right(events, after, key=lambda event: event.run_seq)
         return events[start : None if limit is None else start + limit]
 
-    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
         start = positions[0]
-        found = self._order[start : start + limit]
-        return [(run.row.identity, event) for run, event in found], [start + len(found)]
+        found = enumerate(self._order[start : start + limit], start + 1)
+        return [(run.row.identity, event, 0, pos) for pos, (run, event) in found]
 
     async def _misplaced(self, run_key: int) -> list[int]:
         del run_key
@@ -188,8 +195,13 @@ class MemoryLog(RunLog):
         kept.payload_digest, kept.raw_payload = erased.payload_digest, None
         await self._save_summary(row, state.summary)
 
-    async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        return [alert for alert in self._alerts.values() if run_id is None or alert.run_id == run_id]
+    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+        found = [alert for alert in self._alerts.values() if run_id in (None, alert.run_id)]
+        return [alert for alert in found if tenant_id is None or self._tenant_of(alert.run_id) == tenant_id]
+
+    def _tenant_of(self, run_id: str | None) -> str | None:
+        run = self._runs.get(run_id or "")
+        return None if run is None else run.row.identity.tenant_id
 
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:
@@ -300,8 +312,33 @@ class MemoryLog(RunLog):
     async def value(self, sha256: str) -> bytes | None:
         return self._values.get(sha256)
 
+    @property
+    def desk(self) -> Desk:
+        """Tables are tables: these are in a database that lives and dies with this object."""
+        if self._desk is None:
+            database = apsw.Connection(":memory:")
+            cursor = cursor_of(database)
+            for _, script in load_migrations("sqlite"):
+                cursor.execute(script).fetchall()
+            self._desk = Desk("sqlite", *_in_memory(cursor))
+        return self._desk
+
+    async def census(self) -> dict[str, dict[str, int]]:
+        runs = Counter(str(run.row.status) for run in self._by_key)
+        return {"runs": dict(runs), "alerts": dict(Counter(alert.code for alert in self._alerts.values()))}
+
     async def health(self) -> dict[str, Any]:
         return {"store": "memory", "runs": len(self._runs), "events": len(self._order)}
+
+
+def _in_memory(cursor: Cursor) -> tuple[Any, Any]:
+    async def read(sql: str, values: Sequence[Any]) -> list[Any]:
+        return cursor.execute(sql, values).fetchall()
+
+    async def write(sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return [row for values in rows for row in cursor.execute(sql, values).fetchall()]
+
+    return read, write
 
 
 def _write_summary(row: RunRow, summary: RunSummary) -> None:

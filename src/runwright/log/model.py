@@ -72,6 +72,15 @@ class RunFilter(msgspec.Struct, frozen=True):
     tenant_id: str | None = None
     since: int | None = None  # created at or after, in microseconds since 1970
 
+    def conditions(self, before: int | None) -> Sequence[tuple[str, Any]]:
+        return (
+            ("run_key <", before),
+            ("status =", self.status),
+            ("plan_id =", self.plan_id),
+            ("tenant_id =", self.tenant_id),
+            ("created_at >=", self.since),
+        )
+
 
 class RunPage(msgspec.Struct, frozen=True):
     runs: Sequence[RunRow]
@@ -81,6 +90,7 @@ class RunPage(msgspec.Struct, frozen=True):
 class TailPage(msgspec.Struct, frozen=True):
     records: Sequence[RunEventRecord]
     cursor: str  # hand it back to read on from here; it stays good for ever
+    places: Sequence[tuple[int, int]] = ()  # of each record: which number of the cursor it moves, and to what
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent
 
 from .base import RunLog
+from .desk import Desk
 from .folding import erase
 from .intake import Request
 from .judge import Fence
@@ -24,8 +24,9 @@ from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import encode_summary
 from .postgres_connect import LOST, Connection, coded_errors, connect, place, prepare_store
 from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
-from .queries import load_queries
+from .queries import load_queries, with_conditions
 from .rows import alert_from, alert_row, lease_row, run_identity, run_row
+from .store import Placed
 
 logger = logging.getLogger("runwright.log")
 
@@ -49,6 +50,7 @@ class PostgresLog(RunLog):
         self._notifier: asyncio.Task[None] | None = None
         self._polls = 0
         self._untold = False  # something was committed since the last notification
+        self._desk = Desk("postgres", self._desk_read, self._desk_write)
 
     async def open(self) -> None:
         with coded_errors(self._url):
@@ -139,21 +141,21 @@ class PostgresLog(RunLog):
         rows = await self._fetch("find_runs", [run_id])
         return run_row(rows[0]) if rows else None
 
-    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
-        return [run_row(row) for row in await self._fetch("find_runs_by_prefix", prefix, limit)]
+    async def _find_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+        return [run_row(row) for row in await self._fetch("find_runs_by_prefix", prefix, limit, tenant_id)]
 
     async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         rows = await self._fetch("find_engine_run", provider, workflow_id, provider_run_id)
         return run_row(rows[0]) if rows else None
 
     async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
-        conditions = (before, wanted.status, wanted.plan_id, wanted.tenant_id, wanted.since)
-        return [run_row(row) for row in await self._fetch("list_runs", *conditions, limit)]
+        sql, values = with_conditions(self._sql["list_runs"], "$", wanted.conditions(before), limit)
+        return [run_row(row) for row in await self._desk_read(sql, values)]
 
     async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         return [StoredEvent(*row) for row in await self._fetch("read_run", run_key, after, limit)]
 
-    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
+    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
         rows = await self._fetch("read_tail", list(range(SHARDS)), positions, limit)
         ordered: list[tuple[int, int, int, Any]] = []
         latest = [0] * SHARDS
@@ -162,13 +164,11 @@ class PostgresLog(RunLog):
             latest[shard] = max(latest[shard], persisted_at)
             ordered.append((latest[shard], shard, int(row["pos"]), row))
         ordered.sort(key=lambda item: item[:3])
-        reached = list(positions)
-        found: list[tuple[RunIdentity, StoredEvent]] = []
+        found: list[Placed] = []
         for _, shard, pos, row in ordered[:limit]:
-            reached[shard] = pos
             fields = tuple(row)
-            found.append((run_identity(fields[18:]), StoredEvent(*fields[:16])))
-        return found, reached
+            found.append((run_identity(fields[18:]), StoredEvent(*fields[:16]), shard, pos))
+        return found
 
     async def _misplaced(self, run_key: int) -> list[int]:
         return [row["run_seq"] for row in await self._fetch("misplaced", run_key)]
@@ -196,8 +196,8 @@ class PostgresLog(RunLog):
                 await connection.execute(self._sql["save_summary"], *columns, row.run_key, last_seq)
         self._lane(row.identity.run_id).forget(row.identity.run_id)
 
-    async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        return [alert_from(row) for row in await self._fetch("list_alerts", run_id)]
+    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+        return [alert_from(row) for row in await self._fetch("list_alerts", run_id, tenant_id)]
 
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:
@@ -299,6 +299,21 @@ class PostgresLog(RunLog):
 
     async def value(self, sha256: str) -> bytes | None:
         return await self._fetch_value(self._sql["get_value"], sha256)
+
+    @property
+    def desk(self) -> Desk:
+        return self._desk
+
+    async def _desk_read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        with coded_errors(self._url):
+            return await self._live_pool().fetch(sql, *values)
+
+    async def _desk_write(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        if len(rows) == 1:
+            return await self._desk_read(sql, rows[0])
+        with coded_errors(self._url):
+            await self._live_pool().executemany(sql, rows)
+        return []
 
     async def health(self) -> dict[str, Any]:
         runs, events, version = (await self._fetch("counts"))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import starmap
 from pathlib import Path
@@ -21,16 +21,18 @@ from runwright.core.state import RunState
 
 from .arguments import can_be_a_name
 from .base import RunLog
+from .desk import Desk
 from .folding import FoldRow, erase, fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import FORGET_AFTER, lease_lost, living, living_epoch, run_owned, stale_fence
 from .model import Holder, Lease, RunFilter, RunRow
 from .openrun import encode_summary
-from .queries import load_queries
+from .queries import load_queries, with_conditions
 from .rows import DAMAGE, alert_from, damaged, lease_row, run_identity, run_row
 from .sqlite_connect import Cursor, coded_errors, connect, cursor_of, prepare_store, read_one
 from .sqlite_writer import Call, SqliteWriter
+from .store import Placed
 
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class SqliteLog(RunLog):
         self._watch: apsw.Connection | None = None
         self._watched_version: Any = None
         self._identities: dict[int, RunIdentity] = {}
+        self._desk = Desk("sqlite", self._desk_read, self._desk_write)
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -125,28 +128,16 @@ class SqliteLog(RunLog):
         rows = await self._run_rows("find_run", (run_id,))
         return rows[0] if rows else None
 
-    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]:
-        return await self._run_rows("find_runs_by_prefix", {"prefix": prefix, "limit": limit})
+    async def _find_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+        return await self._run_rows("find_runs_by_prefix", {"prefix": prefix, "limit": limit, "tenant_id": tenant_id})
 
     async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         rows = await self._run_rows("find_engine_run", (provider, workflow_id, provider_run_id))
         return rows[0] if rows else None
 
     async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
-        conditions = [
-            condition
-            for condition, given in (
-                ("run_key < :before", before),
-                ("status = :status", wanted.status),
-                ("plan_id = :plan_id", wanted.plan_id),
-                ("tenant_id = :tenant_id", wanted.tenant_id),
-                ("created_at >= :since", wanted.since),
-            )
-            if given is not None
-        ]
-        sql = self._sql["list_runs"].format(conditions=" AND ".join(conditions) or "1")
-        bindings = {**msgspec.structs.asdict(wanted), "before": before, "limit": limit}
-        return await self._read(lambda cursor: [run_row(row) for row in cursor.execute(sql, bindings)])
+        sql, values = with_conditions(self._sql["list_runs"], "?", wanted.conditions(before), limit)
+        return [run_row(row) for row in await self._desk_read(sql, values)]
 
     async def _run_rows(self, name: str, bindings: Any) -> list[RunRow]:
         return await self._read(lambda cursor: [run_row(row) for row in cursor.execute(self._sql[name], bindings)])
@@ -172,17 +163,10 @@ class SqliteLog(RunLog):
 
         return await self._read(fold)
 
-    async def _tail(self, positions: list[int], limit: int) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
-        start = positions[0]
-
-        def read(cursor: Cursor) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]:
-            found: list[tuple[RunIdentity, StoredEvent]] = []
-            last = start
-            rows: list[Any] = cursor.execute(self._sql["read_tail"], (start, limit)).fetchall()
-            for *fields, pos, run_key in rows:
-                found.append((self._identity(cursor, run_key), StoredEvent(*fields)))
-                last = pos
-            return found, [last]
+    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
+        def read(cursor: Cursor) -> list[Placed]:
+            rows: list[Any] = cursor.execute(self._sql["read_tail"], (positions[0], limit)).fetchall()
+            return [(self._identity(cursor, run_key), StoredEvent(*fields), 0, pos) for *fields, pos, run_key in rows]
 
         return await self._read(read)
 
@@ -224,12 +208,8 @@ class SqliteLog(RunLog):
 
         await self._call(erase_it)
 
-    async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        def read(cursor: Cursor) -> list[Alert]:
-            rows: list[Any] = cursor.execute(self._sql["list_alerts"], {"run_id": run_id}).fetchall()
-            return [alert_from(row) for row in rows]
-
-        return await self._read(read)
+    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+        return [alert_from(row) for row in await self._desk_read(self._sql["list_alerts"], (run_id, tenant_id))]
 
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
         stored = list(alerts)
@@ -327,6 +307,16 @@ class SqliteLog(RunLog):
     async def _get_plan(self, sha256: str) -> bytes | None:
         row = await self._read(lambda cursor: cursor.execute(self._sql["get_plan"], (sha256,)).fetchone())
         return None if row is None else row[0]
+
+    @property
+    def desk(self) -> Desk:
+        return self._desk
+
+    async def _desk_read(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        return await self._read(lambda cursor: cursor.execute(sql, values).fetchall())
+
+    async def _desk_write(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        return await self._call(lambda writer: writer.statement(sql, rows))
 
     async def health(self) -> dict[str, Any]:
         runs, events = await self._read(lambda cursor: next(cursor.execute(self._sql["counts"])))

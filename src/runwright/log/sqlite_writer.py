@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -346,6 +346,10 @@ class SqliteWriter:
 
     def execute(self, name: str, bindings: Any = ()) -> Cursor:
         return self._cursor.execute(self._sql[name], bindings)
+
+    def statement(self, sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Execute a statement once for each row of values; all rows that it gives back."""
+        return [row for values in rows for row in self._cursor.execute(sql, values).fetchall()]
 
     def find_run(self, run_id: str) -> RunRow | None:
         row = self._cursor.execute(self._sql["find_run"], (run_id,)).fetchone()

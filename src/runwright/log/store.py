@@ -10,15 +10,24 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent
 
+from .desk import Desk
 from .intake import Request
 from .judge import Fence
 from .model import Holder, Lease, RunFilter, RunRow
+
+Placed = tuple[RunIdentity, StoredEvent, int, int]
+"""An event of some run, with its shard and its position there."""
 
 
 class Store(ABC):
     """Rows in, rows out, and leases. What they mean is the business of `RunLog`."""
 
     _shards: int = 1
+
+    @property
+    @abstractmethod
+    def desk(self) -> Desk:
+        """Small tables beside the log."""
 
     @abstractmethod
     async def open(self) -> None: ...
@@ -33,7 +42,7 @@ class Store(ABC):
     @abstractmethod
     async def _find(self, run_id: str) -> RunRow | None: ...
     @abstractmethod
-    async def _find_prefix(self, prefix: str, limit: int) -> list[RunRow]: ...
+    async def _find_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]: ...
     @abstractmethod
     async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
     @abstractmethod
@@ -41,9 +50,7 @@ class Store(ABC):
     @abstractmethod
     async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
     @abstractmethod
-    async def _tail(
-        self, positions: list[int], limit: int
-    ) -> tuple[list[tuple[RunIdentity, StoredEvent]], list[int]]: ...
+    async def _tail(self, positions: list[int], limit: int) -> list[Placed]: ...
     @abstractmethod
     async def _misplaced(self, run_key: int) -> list[int]: ...
     @abstractmethod
@@ -54,8 +61,8 @@ class Store(ABC):
     async def _erase(self, row: RunRow, run_seq: int) -> None: ...
 
     @abstractmethod
-    async def alerts(self, run_id: str | None = None) -> list[Alert]:
-        """Alerts, oldest first."""
+    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+        """Alerts, oldest first; those about a run, or about any run of a tenant."""
 
     @abstractmethod
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
@@ -103,6 +110,10 @@ class Store(ABC):
     async def _put_plan(self, sha256: str, body: bytes) -> None: ...
     @abstractmethod
     async def _get_plan(self, sha256: str) -> bytes | None: ...
+
+    async def census(self) -> dict[str, dict[str, int]]:
+        """How many `runs` there are in each status, and how many `alerts` of each code."""
+        return {name: dict(map(tuple, await self.desk.read(f"census_{name}"))) for name in ("runs", "alerts")}
 
     @abstractmethod
     async def health(self) -> dict[str, Any]:

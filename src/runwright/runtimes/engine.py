@@ -42,6 +42,7 @@ logger = logging.getLogger("runwright.engine")
 
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
+DRAIN_POLL = 0.05
 WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
 GIVEN_BACK_MICROS = 60_000_000
@@ -123,6 +124,13 @@ class Engine:
             task = asyncio.create_task(work)
             task.add_done_callback(ends_with_loop)
             self._background.append(task)
+
+    async def drain(self, seconds: float) -> None:
+        """Start nothing more, and let what runs here end, for so long."""
+        self.rooms.is_closed = True
+        deadline = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < deadline and any(driver.launcher.count for driver in self._drivers.values()):
+            await self.clock.sleep(DRAIN_POLL)
 
     async def close(self) -> None:
         """Hand every run over: what runs here is stopped, and whoever comes next finds it due."""

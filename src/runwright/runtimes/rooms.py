@@ -21,9 +21,12 @@ class Rooms:
         self._executor = executor
         self._waiting: dict[StepClass, dict[RunDriver, None]] = {step_class: {} for step_class in CLASSES}
         self._reserved = dict.fromkeys(CLASSES, 0)
+        self.is_closed = False  # nothing more starts here
 
     def now(self) -> Room:
         """How much may start now: what the executor has room for, less what is being appended."""
+        if self.is_closed:
+            return Room(dict.fromkeys(CLASSES, 0))
         free = {step_class: self._executor.room(step_class) - self._reserved[step_class] for step_class in CLASSES}
         return Room(free)
 

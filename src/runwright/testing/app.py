@@ -18,8 +18,9 @@ from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import to_micros
+from runwright.control.access import Actor
 from runwright.control.operations import AnyPlan, Operations
-from runwright.control.signals import Actor, SignalDecision
+from runwright.control.signals import SignalDecision
 from runwright.control.subruns import SubRuns
 from runwright.core.reading import read_payload
 from runwright.flows.plans import PlanFunction
@@ -167,7 +168,7 @@ class PlayApp:
         )
         await self._engine.open()
         self._errands.add(asyncio.create_task(self._answer()))
-        operations = Operations(self._log, self._engine, Actor("tester", "Admin", "test"))
+        operations = Operations(self._log, self._engine, Actor("tester", ("Admin",), "test"))
         self._engine.sub_runs = _PlayedSubRuns(operations, self._script, self._executor)
         return operations
 
@@ -215,7 +216,7 @@ class PlayApp:
             content = {"name": delayed.event, "payload": entry.payload, **({"key": delayed.key} if delayed.key else {})}
             await self.operations.signal(record.run_id, "EVENT", content)
             return
-        actor = Operations(self._log, self._engine, Actor(entry.by, "Admin", "test"))
+        actor = Operations(self._log, self._engine, Actor(entry.by, ("Admin",), "test"))
         if isinstance(entry, Denies):
             await actor.signal(record.run_id, "DENY", {"stepId": record.step_id}, reason=entry.reason)
             return

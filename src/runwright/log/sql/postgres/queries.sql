@@ -132,7 +132,10 @@ SELECT run_key, run_id FROM run WHERE run_key < $1 ORDER BY run_key DESC LIMIT $
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run WHERE run_id >= $1 AND starts_with(run_id, $1) ORDER BY run_id LIMIT $2;
+FROM run
+WHERE run_id >= $1 AND run_id < $1 || chr(1114111) AND starts_with(run_id, $1)
+  AND ($3::text IS NULL OR tenant_id = $3)
+ORDER BY run_id LIMIT $2;
 
 -- name: find_engine_run
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
@@ -144,15 +147,11 @@ WHERE md5(workflow_id) = md5($2) AND md5(provider_run_id) = md5($3)
 ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
--- Newest first.
+-- Newest first. The conditions are filled in by the caller from a fixed set: each has an index of its own.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run
-WHERE ($1::bigint IS NULL OR run_key < $1) AND ($2::text IS NULL OR status = $2)
-  AND ($3::text IS NULL OR plan_id = $3) AND ($4::text IS NULL OR tenant_id = $4)
-  AND ($5::bigint IS NULL OR created_at >= $5)
-ORDER BY run_key DESC LIMIT $6;
+FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT {limit};
 
 -- name: read_run
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
@@ -213,7 +212,9 @@ ON CONFLICT (code, run_id, subject) DO NOTHING;
 
 -- name: list_alerts
 SELECT code, severity, run_id, subject, detail, facts, raised_at FROM alert
-WHERE $1::text IS NULL OR run_id = $1 ORDER BY alert_key;
+WHERE ($1::text IS NULL OR run_id = $1)
+  AND ($2::text IS NULL OR EXISTS (SELECT 1 FROM run WHERE run.run_id = alert.run_id AND run.tenant_id = $2))
+ORDER BY alert_key;
 
 -- name: clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

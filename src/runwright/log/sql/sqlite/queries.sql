@@ -13,7 +13,10 @@ SELECT run_key, CAST(run_id AS BLOB) FROM run WHERE run_key < ? ORDER BY run_key
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run WHERE run_id >= :prefix AND substr(run_id, 1, length(:prefix)) = :prefix ORDER BY run_id LIMIT :limit;
+FROM run
+WHERE run_id >= :prefix AND run_id < :prefix || char(1114111) AND substr(run_id, 1, length(:prefix)) = :prefix
+  AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
+ORDER BY run_id LIMIT :limit;
 
 -- name: find_engine_run
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
@@ -22,11 +25,11 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
 FROM run WHERE provider = ? AND workflow_id = ? AND provider_run_id = ? ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
--- Newest first. The conditions are filled in by the caller from a fixed set.
+-- Newest first. The conditions are filled in by the caller from a fixed set: each has an index of its own.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT :limit;
+FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT {limit};
 
 -- name: read_run
 -- The cast: somebody may have written text into the file with a tool of their own, and verify must get to say so.
@@ -115,7 +118,9 @@ ON CONFLICT (code, run_id, subject) DO NOTHING;
 
 -- name: list_alerts
 SELECT code, severity, run_id, subject, detail, facts, raised_at FROM alert
-WHERE :run_id IS NULL OR run_id = :run_id ORDER BY alert_key;
+WHERE (?1 IS NULL OR run_id = ?1)
+  AND (?2 IS NULL OR EXISTS (SELECT 1 FROM run WHERE run.run_id = alert.run_id AND run.tenant_id = ?2))
+ORDER BY alert_key;
 
 -- name: find_lease
 SELECT owner, epoch, expires_at, host, pid, started FROM lease WHERE owner = ?;

@@ -1,0 +1,44 @@
+"""Runs as people look at them: what the log says, and what only the processes at work can add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from runwright.contract.refs import ArtifactRef
+from runwright.contract.snapshot import RunSnapshot, StepSnapshot
+from runwright.contract.transitions import RunStatus, StepStatus
+from runwright.core.net import Net
+from runwright.core.state import substatus
+from runwright.log.base import RunLog
+from runwright.log.model import RunRow
+
+RECOVERING = {
+    "substatus": "RECOVERING",
+    "message": "No process drives this run. `runwright recover` takes it up, and so does whatever starts it by its id.",
+}
+
+
+async def left_behind(log: RunLog, rows: Sequence[RunRow]) -> frozenset[str]:
+    """The runs of our own engine that are under way and that no living process drives. The log cannot tell."""
+    ours = [row for row in rows if row.status is RunStatus.RUNNING and row.summary.provider in ("embedded", "mock")]
+    stuck = [row for row in ours if substatus(row.summary)[0] is None]
+    living = await log.owners() if stuck else frozenset[tuple[str, int]]()
+    return frozenset(row.identity.run_id for row in stuck if (row.owner, row.epoch) not in living)
+
+
+def with_pending(snapshot: RunSnapshot, net: Net) -> list[StepSnapshot]:
+    """All steps of the plan in its order; those that no event names yet are PENDING."""
+    seen = {step.step_id: step for step in snapshot.steps}
+    return [seen.get(node.step.step_id) or StepSnapshot(node.step.step_id, StepStatus.PENDING, 1) for node in net.nodes]
+
+
+async def artifacts_of(log: RunLog, run_id: str) -> list[tuple[str, ArtifactRef]]:
+    """What the steps of a run made, also of one that failed or still runs."""
+    found: list[tuple[str, ArtifactRef]] = []
+    async for record in log.events(run_id):
+        if record.step_id is not None and "artifactRefs" in (record.payload or {}):
+            refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
+            found += [(record.step_id, ref) for ref in refs]
+    return found

@@ -1,0 +1,156 @@
+"""`POST /v1/events`: events from another engine, one or many, as fast as the log takes them.
+
+A body is one event, a list of events, `{"events": [...]}`, or lines of JSON. Each event gets its receipt or its
+refusal, in the order of the request; for each run, events go in up to the first that is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runwright.contract.catalog import CATALOG, Role
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import Receipt, Refusal
+from runwright.control.access import Act
+from runwright.log.judge import NOT_ATTEMPTED
+from runwright.log.model import Outcome
+
+from .call import Call, call_of
+
+MOST_EVENTS = 50_000
+
+
+class _Head(msgspec.Struct):
+    """As much of an event as must be known before it is let in."""
+
+    tenant_id: Any = msgspec.field(default=None, name="tenantId")
+    event_type: Any = msgspec.field(default=None, name="eventType")
+    run_id: Any = msgspec.field(default=None, name="runId")
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    events: list[msgspec.Raw]
+
+
+_heads = msgspec.json.Decoder(_Head)
+_batches = msgspec.json.Decoder(_Batch)
+_lists = msgspec.json.Decoder(list[msgspec.Raw])
+_encoder = msgspec.json.Encoder()
+
+
+class IngestAnswer(msgspec.Struct, rename="camel"):
+    results: list[Any]
+    appended: list[str]
+    deduped: list[str]
+
+
+async def post_events(scope: Any, receive: Any, send: Any) -> None:
+    call = call_of(scope)
+    if scope["method"] != "POST":
+        raise RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "Events are sent with POST.")
+    role = call.permit(Act.APPEND)
+    body = await read_body(receive)
+    single, events = split(body, _header(scope, b"content-type"))
+    outcomes = await _append(call, events, role)
+    tenant = call.actor.tenant_id
+    call.service.audit.looked(call.actor, Act.APPEND, tenant_id=tenant)
+    if single and isinstance(refused := outcomes[0], Refusal):
+        raise RunwrightError(ErrorCode(refused.code), refused.detail)
+    status, answer = _answer(outcomes, single)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def read_body(receive: Any) -> bytes:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    parts = [body]
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RunwrightError(ErrorCode.REQUEST_TIMEOUT, "The caller left before all was sent.")
+        parts.append(message.get("body", b""))
+    return b"".join(parts)
+
+
+def split(body: bytes, content_type: bytes) -> tuple[bool, list[bytes]]:
+    """The events in a body, and whether it is one alone."""
+    if content_type.startswith(b"application/x-ndjson"):
+        events = [line for line in body.split(b"\n") if line.strip()]
+        return False, _checked(events)
+    first = body.lstrip()[:1]
+    try:
+        if first == b"[":
+            return False, _checked([bytes(each) for each in _lists.decode(body)])
+        if first == b"{" and _heads.decode(body).event_type is None:
+            return False, _checked([bytes(each) for each in _batches.decode(body).events])
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        raise RunwrightError(
+            ErrorCode.SCHEMA_VALIDATION_FAILED, f"The body is not a list of events: {error}."
+        ) from None
+    return True, [body]
+
+
+def _checked(events: list[bytes]) -> list[bytes]:
+    if len(events) > MOST_EVENTS:
+        raise RunwrightError(ErrorCode.PAYLOAD_TOO_LARGE, f"A request has at most {MOST_EVENTS:,} events.")
+    return events
+
+
+async def _append(call: Call, events: list[bytes], role: str) -> list[Outcome]:
+    """Only what the caller may say goes on to the log; the rest is refused in its place."""
+    log = call.service.log
+    if call.actor.tenant_id is None and role == "events:server":
+        return await log.ingest(events)
+    allowed: list[bytes] = []
+    outcomes: list[Outcome | None] = []
+    blocked: set[str] = set()
+    for event in events:
+        refusal = _forbidden(call, event, role, blocked)
+        outcomes.append(refusal)
+        if refusal is None:
+            allowed.append(event)
+    taken = iter(await log.ingest(allowed) if allowed else [])
+    return [next(taken) if outcome is None else outcome for outcome in outcomes]
+
+
+def _forbidden(call: Call, event: bytes, role: str, blocked: set[str]) -> Refusal | None:
+    try:
+        head = _heads.decode(event)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None  # the log says what is wrong with it
+    tenant_id, event_type, run_id = head.tenant_id, head.event_type, head.run_id
+    if isinstance(run_id, str) and run_id in blocked:
+        return NOT_ATTEMPTED
+    refusal = None
+    if isinstance(tenant_id, str) and not call.actor.sees(tenant_id):
+        refusal = Refusal(
+            "refused", ErrorCode.AUTHZ_TENANT_FORBIDDEN, f"You act for the tenant {call.actor.tenant_id!r} alone."
+        )
+    elif role == "events:worker" and isinstance(event_type, str):
+        known = CATALOG.get(event_type)
+        if known is not None and known.role is Role.SERVER:
+            refusal = Refusal("refused", ErrorCode.AUTHZ_DENIED, f"A worker does not say {event_type}; a server does.")
+    if refusal is not None:
+        if isinstance(run_id, str):
+            blocked.add(run_id)
+        name = run_id[:512] if isinstance(run_id, str) else None
+        call.service.audit.denied(call.actor, Act.APPEND, refusal.code, run_id=name, requestId=call.request_id)
+    return refusal
+
+
+def _answer(outcomes: list[Outcome], single: bool) -> tuple[int, bytes]:
+    appended = [each.event_id for each in outcomes if isinstance(each, Receipt) and not each.idempotent]
+    deduped = [each.event_id for each in outcomes if isinstance(each, Receipt) and each.idempotent]
+    refused = len(outcomes) - len(appended) - len(deduped)
+    status = 207 if refused else 201 if single and appended else 200
+    return status, _encoder.encode({"results": outcomes, "appended": appended, "deduped": deduped})
+
+
+def _header(scope: Any, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
