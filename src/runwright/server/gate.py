@@ -83,13 +83,13 @@ class _Passage:
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "No name has a NUL in it.")
         if scope["path"].startswith(FRAMEWORK):
             raise RunwrightError(ErrorCode.ROUTE_NOT_FOUND, "There is nothing at this address. See /openapi.json.")
+        if scope["path"] in OPEN_TO_ALL:
+            scope[KEY] = Call(service, _ANONYMOUS, self.request_id)
+            return
         if service.is_closing:
             raise RunwrightError(
                 ErrorCode.SERVER_CLOSING, "This server is stopping. Ask another, or again in a moment."
             )
-        if scope["path"] in OPEN_TO_ALL:
-            scope[KEY] = Call(service, _ANONYMOUS, self.request_id)
-            return
         self._check_body()
         actor = await self._who()
         if "events:server" not in actor.scopes and "events:worker" not in actor.scopes:

@@ -24,6 +24,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 SELECT audit_key, at, count, outcome, action, tenant_id, actor_id, run_id, code, facts
 FROM audit WHERE {conditions} ORDER BY audit_key DESC LIMIT {limit};
 
+-- name: count_audit
+SELECT count(*) FROM audit;
+
 -- name: put_request
 INSERT INTO run_request (tenant_id, project_id, environment_id, plan_id, plan_version, run_request_id, run_id)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING;
