@@ -29,7 +29,7 @@ MAY_MISS: dict[str, set[str]] = {
         "code",
         "subPlans",
     },  # something to report; a plan from a file
-    "StepStarted": {"forcedBy"},  # by a signal
+    "StepStarted": {"forcedBy", "worker"},  # by a signal; where one took it
     "StepCompleted": {"result", "resultRef", "artifactRefs"},  # null; beyond 64 KiB; where there are any
     "StepFailed": {"artifactRefs"},
     "StepSkipped": {"signalId", "originRunId", "result", "resultRef", "artifactRefs"},
@@ -40,9 +40,9 @@ MAY_MISS: dict[str, set[str]] = {
     "ApprovalGranted": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "ApprovalDenied": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "LoopStarted": {"items", "itemsRef", "carriedOver"},  # one of the first two
-    "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error"},
-    "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error"},
-    "LoopIterationFailed": {"item", "itemRef", "result", "resultRef"},
+    "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error", "queue", "worker"},
+    "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error", "queue", "worker"},
+    "LoopIterationFailed": {"item", "itemRef", "result", "resultRef", "queue", "worker"},
     "SignalAccepted": {"reason", "code", "payload", "sourceIp", "userAgent", "requestedBy"},
     "SignalRejected": {"payload", "sourceIp", "userAgent", "requestedBy"},  # what comes over HTTP has more
     "SignalProcessed": {"newRunId"},

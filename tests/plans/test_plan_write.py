@@ -56,7 +56,7 @@ def step_fields(draw: st.DrawFn, step_id: str, earlier: list[str]) -> dict[str, 
         "class": st.sampled_from(["light", "heavy", "isolation"]),
         "cancellable": st.booleans(),
         "secretRefs": st.lists(words, unique=True, max_size=2),
-        "dispatch": values,
+        "dispatch": st.builds(lambda queue: {"queue": queue}, st.sampled_from(["gpu", "big one"])),
         "fallback": values,
     }
     kinds: list[dict[str, Any]] = [

@@ -45,6 +45,14 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/v1/runs/{runId}/events/{name}"): Route(Act.SIGNAL, {}),
     ("POST", "/v1/events"): Route(Act.APPEND, [], False),
     ("GET", "/v1/stream"): Route(Act.READ, None, False),
+    ("POST", "/v1/leases"): Route(Act.CARRY_OUT, {"worker": "w", "queues": ["q"], "waitSeconds": 0}, False),
+    ("POST", "/v1/leases/beat"): Route(Act.CARRY_OUT, {"worker": "w", "leases": []}, False),
+    ("POST", "/v1/leases/{leaseId}/result"): Route(Act.CARRY_OUT, {"result": 1}, False),
+    ("POST", "/v1/leases/{leaseId}/release"): Route(Act.CARRY_OUT, None, False),
+    ("POST", "/v1/leases/{leaseId}/checkpoint"): Route(Act.CARRY_OUT, {"state": 1}, False),
+    ("POST", "/v1/leases/{leaseId}/output"): Route(Act.CARRY_OUT, {"parts": []}, False),
+    ("POST", "/v1/leases/{leaseId}/artifacts"): Route(Act.CARRY_OUT, None, False),
+    ("POST", "/v1/leases/{leaseId}/fetch"): Route(Act.CARRY_OUT, {"uri": "x", "kind": "y"}, False),
     ("GET", "/v1/alerts"): Route(Act.READ, None, False),
     ("GET", "/v1/audit"): Route(Act.SEE_AUDIT, None, False),
     ("GET", "/v1/tokens"): Route(Act.MANAGE_TOKENS, None, False),
@@ -64,6 +72,8 @@ DECIDES = {"/v1/runs/{runId}/signals", "/v1/runs/{runId}/events/{name}"}
 def filled(path: str) -> str:
     for name, value in (("runId", "mine"), ("sha256", "0" * 64), ("ref", "wait"), ("entity", "wait"), ("name", "e")):
         path = path.replace(f"{{{name}}}", value)
+    if "{leaseId}" in path:
+        path = path.replace("{leaseId}", "1-1") + "?worker=w"
     return path.replace("{signalId}", SIGNAL).replace("{tokenId}", "nosuch")
 
 

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("check", "Prove that nothing was edited, or say where."),
     "anchor": ("check", "Write a signed statement of where every run stands."),
     "serve": ("serve", "Serve the HTTP API, and drive runs."),
+    "worker": ("worker", "Carry steps out for servers elsewhere."),
     "token": ("token", "Make, list and revoke tokens."),
     "rebuild": ("check", "Fold every run anew and mend its summary, or only compare."),
     "doctor": ("check", "Check the store and this installation."),

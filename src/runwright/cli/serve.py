@@ -28,7 +28,7 @@ async def serve_command(
     Ctrl-C or SIGTERM hands its runs over to the others.
     """
     try:
-        from runwright.server.logs import set_up_logs
+        from runwright.control.logs import set_up_logs
         from runwright.server.serve import serve
         from runwright.server.service import Service
         from runwright.server.settings import read_server_settings

@@ -61,7 +61,7 @@ def _table() -> dict[str, EventType]:
     add("RunStarted", "playbook.started", run, server, p.RunStarted, "The engine took the run up; RUNNING", version=2, drives=True)
     add("WorkflowStarted", "workflow.started", run, server, p.Payload, "The plan was loaded and verified")
     add("WorkflowFinished", "workflow.finished", run, server, p.Payload, "Nothing is left to run")
-    add("StepScheduled", "step.scheduled", entity, server, p.Payload, "A token was committed for the step")
+    add("StepScheduled", "step.scheduled", entity, server, p.StepScheduled, "A token was committed for the step; workers may take it", drives=True)
     add("PolicyAdmitEvaluated", "policy.admit.evaluated", entity, server, p.PolicyAdmitEvaluated, "Whether the step may run, and by which rule")
     add("StepStarted", "step.started", step, worker, p.StepStarted, "The attempt runs; RUNNING", drives=True)
     add("StepCompleted", "step.done", step, worker, p.StepCompleted, "The attempt ended well; SUCCESS", drives=True)

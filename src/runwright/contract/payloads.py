@@ -70,8 +70,13 @@ class RunStarted(Payload, frozen=True):
     sub_plans: dict[str, str] | None = None  # the files of plans that its steps are runs of, by hash
 
 
+class StepScheduled(Payload, frozen=True):
+    queue: str | None = None  # where workers find it
+
+
 class StepStarted(Payload, frozen=True):
     forced_by: str | None = None
+    worker: str | None = None  # who took it, where it was left to workers
 
 
 class StepCompleted(Payload, frozen=True):
@@ -155,6 +160,8 @@ class LoopIteration(Payload, frozen=True):
     result_ref: JsonObject | None = None
     duration_ms: float | None = None
     error: ErrorInfo | None = None
+    queue: str | None = None  # where workers find it
+    worker: str | None = None  # who took it
 
 
 class NextEvaluated(SnakePayload, frozen=True):

@@ -83,7 +83,7 @@ class Step(_Part, frozen=True, kw_only=True):
     cancellable: bool = True
     needs_approval: bool = False
     secret_refs: tuple[str, ...] = ()
-    dispatch: Any = None
+    dispatch: dict[str, str] | None = None
     fallback: Any = None
 
 

@@ -17,6 +17,7 @@ from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
 from runwright.results.store import ResultStore
 from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
+from runwright.runtimes.dispatch import queues_of
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Executor
 from runwright.runtimes.mock import MockExecutor
@@ -61,17 +62,18 @@ async def open_operations(
     """Operations on a store. The runtime `mock` plays plans without carrying anything out."""
     url = store or os.environ.get("RUNWRIGHT_STORE") or DEFAULT_STORE
     folder = state_folder(url)
+    settings, tools = settings or EngineSettings(), tools_here()
     async with open_log(url) as log:
         step_logs = StepLogs(folder / "logs")
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
-            tools_here(),
-            PlanStore(log),
+            tools,
+            PlanStore(log, queues_of(settings.workers, tools)),
             ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
             step_logs,
             new_owner(),
-            settings or EngineSettings(),
+            settings,
             provider_from(settings_table("secrets")),
             runtime,
             artifact_store(settings_table("artifacts"), folder, log.clock.now),

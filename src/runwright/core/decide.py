@@ -26,6 +26,7 @@ from .draft import Draft, Violation, draft
 from .ending import finish_if_done
 from .evolve import transition
 from .expressions import is_true
+from .handing import take_back
 from .looping import end_wait, go_on_with_loops, retry_iterations, start_loop
 from .net import Marking, Net, Node
 from .room import Room
@@ -63,6 +64,7 @@ class Decider:
         self._now_text = ""
         self._drafts: list[Draft] = []
         self.blobs: dict[str, bytes] = {}  # values that must be put aside before the drafts are appended
+        take_back(net, self.work)
         self._waits = Waits(self.work)
         self._touched: dict[int, None] = {}
         self._take_stock()
@@ -172,7 +174,7 @@ class Decider:
 
     def _after_failure(self, index: int, cell: StepCell) -> None:
         step = self.net.nodes[index].step
-        if step.step_id in self.work.retry_at:
+        if step.step_id in self.work.retry_at or step.step_id in self.work.scheduled:
             self.marking.not_failed(index)
         elif step.foreach is None and may_retry(cell.error, cell.attempt, step.retry):
             self.schedule_retry(step.step_id, cell.attempt, step.retry, cell.error)
@@ -226,7 +228,7 @@ class Decider:
         attempt = self.state.steps[step_id].attempt + 1
         if node.step.needs_approval and not may_start(self, node, attempt):
             return False
-        if node.step.foreach is None and not room.take(node.step.step_class):
+        if node.step.foreach is None and node.queue is None and not room.take(node.step.step_class):
             return False
         try:
             self._start(node, attempt, signal)
@@ -249,6 +251,8 @@ class Decider:
 
     def _start_or_skip(self, node: Node, room: Room) -> None:
         step_id = node.step.step_id
+        if step_id in self.work.scheduled:
+            return
         if self.marking.not_run[node.index]:
             self.say(
                 "StepSkipped", step_id, 1, payloads.StepSkipped("DEPENDENCY_SKIPPED", "A step it needs was skipped.")
@@ -264,7 +268,7 @@ class Decider:
             return
         if node.step.needs_approval and not may_start(self, node, 1):
             return
-        if node.step.foreach is None:
+        if node.step.foreach is None and node.queue is None:
             room.take(node.step.step_class)
         self._start(node, 1, None)
 
@@ -272,8 +276,10 @@ class Decider:
         started = None if signal is None else payloads.StepStarted(signal)
         if node.step.foreach is not None:
             start_loop(self, node, attempt, started)
-            return
-        self.say("StepStarted", node.step.step_id, attempt, started)
+        elif node.queue is not None:
+            self.say("StepScheduled", node.step.step_id, attempt, payloads.StepScheduled(node.queue))
+        else:
+            self.say("StepStarted", node.step.step_id, attempt, started)
 
     def fail(self, step_id: str, attempt: int, code: str, message: str) -> None:
         """A step fails for a reason that lies in the plan."""

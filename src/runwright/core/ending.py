@@ -28,7 +28,7 @@ def finish_if_done(decider: Decider, room: Room) -> None:
         return
     if not marking.failed or decider.net.plan.on_failure is OnFailure.WAIT:
         return
-    if not decider.halted and (work.retry_at or marking.has_ready()):
+    if not decider.halted and (work.retry_at or work.scheduled or marking.has_ready()):
         return
     first = decider.net.nodes[next(iter(marking.failed))].step.step_id
     skip_the_rest(decider, "RUN_FAILED", "The run failed before this step could start.")

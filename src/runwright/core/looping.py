@@ -116,10 +116,11 @@ def _take_up_again(decider: Decider, path: str, room: Room) -> None:
     assert node.step.foreach is not None
     if loop.failed:
         return
-    if len(loop.running) >= node.step.foreach.max_parallel or not room.take(node.step.step_class):
+    full = len(loop.running) + len(loop.scheduled) >= node.step.foreach.max_parallel
+    if full or (node.queue is None and not room.take(node.step.step_class)):
         decider.due_iterations.append(path)
         return
-    decider.say("LoopIterationStarted", path, attempt + 1, payloads.LoopIteration(index))
+    _begin(decider, node, path, attempt + 1, index)
 
 
 def _hand_out(decider: Decider, node: Node, loop: LoopWork, room: Room) -> None:
@@ -131,13 +132,20 @@ def _hand_out(decider: Decider, node: Node, loop: LoopWork, room: Room) -> None:
         if loop.states[index] or path in decider.work.retry_at:
             loop.next_index += 1
             continue
-        if len(loop.running) >= limit:
+        if len(loop.running) + len(loop.scheduled) >= limit:
             return
         items_of(decider, loop)  # before room is taken: they may have to be fetched
-        if not room.take(node.step.step_class):
+        if node.queue is None and not room.take(node.step.step_class):
             return
-        decider.say("LoopIterationStarted", path, 1, payloads.LoopIteration(index))
+        _begin(decider, node, path, 1, index)
         loop.next_index += 1
+
+
+def _begin(decider: Decider, node: Node, path: str, attempt: int, index: int) -> None:
+    if node.queue is None:
+        decider.say("LoopIterationStarted", path, attempt, payloads.LoopIteration(index))
+    else:
+        decider.say("LoopIterationScheduled", path, attempt, payloads.LoopIteration(index, queue=node.queue))
 
 
 def items_of(decider: Decider, loop: LoopWork) -> list[Any]:

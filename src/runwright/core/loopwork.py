@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NOTHING = msgspec.Raw()
 
-RUNNING, DONE, FAILED = 1, 2, 3  # what has become of an iteration; 0 = nothing yet
+RUNNING, DONE, FAILED, SCHEDULED = 1, 2, 3, 4  # what has become of an iteration; 0 = nothing yet
 
 
 class StoredResult(msgspec.Struct, frozen=True):
@@ -38,6 +38,7 @@ class LoopWork(msgspec.Struct):
     attempts: dict[int, int] = {}  # iterations beyond their first attempt
     results: dict[int, StoredResult] = {}
     running: dict[int, int] = {}  # since when
+    scheduled: dict[int, int] = {}  # attempts that workers may take, and none has
     done: int = 0
     failed: int = 0
     first_failure: payloads.LoopIteration | None = None
@@ -91,6 +92,12 @@ def iteration(work: Workings, event: FoldableEvent) -> None:
     index = place.indexes[0]
     if place.attempt != loop.attempt or loop.states[index] == DONE:
         return
+    if event.event_type == "LoopIterationScheduled":
+        loop.states[index] = SCHEDULED
+        loop.scheduled[index] = event.logical_attempt_id
+        work.retry_at.pop(event.step_id or "", None)
+        return
+    loop.scheduled.pop(index, None)
     if event.event_type == "LoopIterationStarted":
         loop.states[index] = RUNNING
         loop.running[index] = moment(event.emitted_at)

@@ -6,6 +6,7 @@ ended. The net is the same for every run of a plan; what is going on in one run 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, cast
 
@@ -29,13 +30,22 @@ class Node(msgspec.Struct):
     mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
     constant: bool  # its inputs hold no expression
     secrets: bool  # they name a secret, or may do so once they are filled in
+    queue: str | None = None  # where workers find it; None: whoever drives the run carries it out
     needed_by: list[int] = []
     follows: int | None = None
     followed_by: int | None = None
 
 
+QueueOf = Callable[[Step], str | None]
+"""Which steps are left to workers, and where they find them."""
+
+
+def nowhere(_: Step) -> None:
+    """Nothing is left to workers."""
+
+
 class Net:
-    def __init__(self, plan: ExecutionPlan) -> None:
+    def __init__(self, plan: ExecutionPlan, queue_of: QueueOf = nowhere) -> None:
         self.plan = plan
         self.index = {step.step_id: number for number, step in enumerate(plan.steps)}
         self.nodes: list[Node] = []
@@ -44,7 +54,7 @@ class Net:
             mentions = mentioned_steps(_texts(step))
             constant = not any_expression(step.inputs)
             secrets = bool(step.secret_refs) or not constant or _names_secret(step.inputs)
-            self.nodes.append(Node(number, step, needs, mentions, constant, secrets))
+            self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue_of(step)))
         for node in self.nodes:
             for source in node.needs:
                 self.nodes[source].needed_by.append(node.index)
@@ -53,6 +63,7 @@ class Net:
                 later.follows = earlier.index
                 earlier.followed_by = later.index
         self.wanted = self._wanted()
+        self.has_queues = any(node.queue is not None for node in self.nodes)
 
     def _wanted(self) -> frozenset[str] | None:
         """The steps whose results must be kept at hand; None for all of them."""
@@ -185,7 +196,8 @@ class Marking:
                 heappop(heap)
             if not heap:
                 continue
-            if room.has(step_class) or self._net.nodes[heap[0]].step.foreach is not None:
+            node = self._net.nodes[heap[0]]
+            if room.has(step_class) or node.step.foreach is not None or node.queue is not None:
                 heads.append((heap[0], heap))
             else:
                 room.refuse(step_class)

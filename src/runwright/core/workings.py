@@ -42,6 +42,7 @@ class Workings(msgspec.Struct):
     due_at: dict[str, int] = {}
     late: dict[str, None] = {}  # waits that end by failing: their timeout is shorter
     awaits: dict[str, Awaited] = {}  # steps that wait for somebody
+    scheduled: dict[str, int] = {}  # attempts that workers may take, and none has
     granted: dict[str, None] = {}  # steps that may start because somebody said so
     results: dict[str, StoredResult] = {}
     loops: dict[str, LoopWork] = {}
@@ -81,7 +82,13 @@ def _resumed(work: Workings, _event: FoldableEvent) -> None:
     work.paused_at = None
 
 
+def _step_scheduled(work: Workings, event: FoldableEvent) -> None:
+    work.scheduled[event.step_id or ""] = event.logical_attempt_id
+    work.retry_at.pop(event.step_id or "", None)
+
+
 def _step_started(work: Workings, event: FoldableEvent) -> None:
+    work.scheduled.pop(event.step_id or "", None)
     work.retry_at.pop(event.step_id or "", None)
     work.retry_signal.pop(event.step_id or "", None)
 
@@ -103,6 +110,7 @@ def _step_ended(work: Workings, event: FoldableEvent) -> None:
     work.due_at.pop(step_id, None)
     work.awaits.pop(step_id, None)
     work.retry_at.pop(step_id, None)
+    work.scheduled.pop(step_id, None)
     if step_id in work.loops:  # iterations that were to be tried again are not, in this attempt
         for times in (work.retry_at, work.due_at):
             for path in [path for path in times if path.startswith((f"{step_id}[", f"{step_id}~"))]:
@@ -203,6 +211,7 @@ _NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {
     "RunStarted": _run_started,
     "RunPaused": _paused,
     "RunResumed": _resumed,
+    "StepScheduled": _step_scheduled,
     "StepStarted": _step_started,
     "StepDelayed": _step_delayed,
     "StepCompleted": _step_ended,
@@ -210,6 +219,7 @@ _NOTES: dict[str, Callable[[Workings, FoldableEvent], None]] = {
     "StepSkipped": _step_ended,
     "StepRetryScheduled": _retry_scheduled,
     "LoopStarted": loop_started,
+    "LoopIterationScheduled": iteration,
     "LoopIterationStarted": iteration,
     "LoopIterationDone": iteration,
     "LoopIterationFailed": iteration,

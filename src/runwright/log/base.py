@@ -55,6 +55,7 @@ class RunLog(Store):
         self.clock: Clock = clock or SystemClock()
         self.ids: Ids = ids or SystemIds()
         self.tally = Tally()
+        self._heard = []
         self._payload_limit = payload_limit
         self._intake = Intake(write_budget, self.clock.monotonic)
         self._news = News(self.clock, self._changed_elsewhere)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -34,6 +34,7 @@ LANES = 2  # one thinks while the other commits; more would only make their grou
 NOTIFY_SECONDS = 0.05
 LOOK_EVERY = 40  # polls of the news, between two looks that need no notification
 CHANNEL = "runwright_log"
+DESK_CHANNEL = "runwright_desk"
 
 
 class PostgresLog(RunLog):
@@ -50,6 +51,7 @@ class PostgresLog(RunLog):
         self._notifier: asyncio.Task[None] | None = None
         self._polls = 0
         self._untold = False  # something was committed since the last notification
+        self._bells: asyncio.Task[None] | None = None
         self._desk = Desk("postgres", self._desk_read, self._desk_write)
 
     async def open(self) -> None:
@@ -72,6 +74,10 @@ class PostgresLog(RunLog):
         self._lanes = []
         if self._notifier is not None:
             await asyncio.gather(self._notifier, return_exceptions=True)
+        if self._bells is not None:
+            self._bells.cancel()
+            await asyncio.gather(self._bells, return_exceptions=True)
+            self._bells = None
         if self._listener is not None:
             self._listener.terminate()
             self._listener = None
@@ -87,6 +93,37 @@ class PostgresLog(RunLog):
     def _enqueue(self, request: Request) -> None:
         for unit in request.units:
             self._lane(unit.run_id).put(unit, request)
+
+    def store_time(self) -> int:
+        return self._server_clock.now()
+
+    def on_ring(self, call: Callable[[], None]) -> None:
+        super().on_ring(call)
+        if self._bells is None:
+            self._bells = asyncio.create_task(self._listen_for_bells())
+
+    async def ring(self) -> None:
+        await super().ring()
+        await self._fetch_value("SELECT pg_notify($1, '')", DESK_CHANNEL)
+
+    async def _listen_for_bells(self) -> None:
+        """Hear other processes ring. Whoever waits looks now and then all the same."""
+        while True:
+            try:
+                listener = await connect(self._url)
+                try:
+                    await listener.add_listener(DESK_CHANNEL, self._rung)
+                    while not listener.is_closed():
+                        await self.clock.sleep(1.0)
+                finally:
+                    listener.terminate()
+            except (asyncpg.PostgresError, *LOST) as error:
+                logger.debug("no bells for now: %r", error)
+                await self.clock.sleep(1.0)
+
+    def _rung(self, *_: object) -> None:
+        for call in self._heard:
+            call()
 
     # News
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from runwright.contract.clock import Clock
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent
@@ -23,11 +24,26 @@ class Store(ABC):
     """Rows in, rows out, and leases. What they mean is the business of `RunLog`."""
 
     _shards: int = 1
+    clock: Clock
+    _heard: list[Callable[[], None]]
 
     @property
     @abstractmethod
     def desk(self) -> Desk:
         """Small tables beside the log."""
+
+    def store_time(self) -> int:
+        """The time that all who use this store agree on, in microseconds since 1970."""
+        return self.clock.now()
+
+    def on_ring(self, call: Callable[[], None]) -> None:
+        """Be called when somebody rings, in this process or, as far as the store can tell, in another."""
+        self._heard.append(call)
+
+    async def ring(self) -> None:
+        """Say that there is something new at the desk."""
+        for call in self._heard:
+            call()
 
     @abstractmethod
     async def open(self) -> None: ...

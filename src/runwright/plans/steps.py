@@ -82,7 +82,7 @@ def read_step(data: Any, path: Path, kinds: Kinds, findings: Findings) -> ReadSt
         cancellable=fields.flag("cancellable", True),
         needs_approval=fields.flag("needsApproval", False),
         secret_refs=fields.texts("secretRefs"),
-        dispatch=fields.raw("dispatch"),
+        dispatch=_dispatch(fields),
         fallback=fields.raw("fallback"),
     )
     read = ReadStep(step, path, (*path, where) if where else path, main)
@@ -169,6 +169,20 @@ def _check_inputs(read: ReadStep, kinds: Kinds, findings: Findings, errors_befor
     sentence = kinds[step.kind].check(step.inputs, step)
     if sentence:
         findings.error(read.inputs_path, STEP, sentence)
+
+
+def _dispatch(fields: Fields) -> dict[str, str] | None:
+    """Where workers find the step: the name of a queue, alone or as `{queue: NAME}`."""
+    given = fields.raw("dispatch")
+    if given is None:
+        return None
+    queue: Any = given
+    if isinstance(given, dict) and set(cast("dict[Any, Any]", given)) == {"queue"}:
+        queue = cast("dict[str, Any]", given)["queue"]
+    if isinstance(queue, str) and 0 < len(queue) <= 128 and queue.isprintable():
+        return {"queue": queue}
+    fields.wrong("dispatch", "`dispatch` names a queue: {queue: NAME}.")
+    return None
 
 
 def _retry(fields: Fields) -> Retry:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, read_plan
-from runwright.core.net import Net
+from runwright.core.net import Net, QueueOf, nowhere
 
 CACHED = 64
 LARGE = 2000  # steps
@@ -21,8 +21,9 @@ class PlanKeeper(Protocol):
 
 
 class PlanStore:
-    def __init__(self, keeper: PlanKeeper) -> None:
+    def __init__(self, keeper: PlanKeeper, queue_of: QueueOf = nowhere) -> None:
         self._keeper = keeper
+        self._queue_of = queue_of
         self._nets: OrderedDict[str, Net] = OrderedDict()
 
     async def keep(self, plan: ExecutionPlan) -> tuple[str, Net]:
@@ -32,14 +33,14 @@ class PlanStore:
         net = self._nets.get(sha256)
         if net is None:
             await self._keeper.keep_plan(sha256, body)
-            net = self._remember(sha256, await _net(plan))
+            net = self._remember(sha256, await self._net(plan))
         return sha256, net
 
     async def net(self, sha256: str) -> Net:
         known = self._nets.get(sha256)
         if known is not None:
             return known
-        return self._remember(sha256, await _net(read_plan(await self._keeper.plan(sha256))))
+        return self._remember(sha256, await self._net(read_plan(await self._keeper.plan(sha256))))
 
     def _remember(self, sha256: str, net: Net) -> Net:
         self._nets[sha256] = net
@@ -47,7 +48,8 @@ class PlanStore:
             self._nets.popitem(last=False)
         return net
 
-
-async def _net(plan: ExecutionPlan) -> Net:
-    """A plan's net; that of a large one is made in a thread, for others must not wait seconds for it."""
-    return Net(plan) if len(plan.steps) < LARGE else await asyncio.to_thread(Net, plan)
+    async def _net(self, plan: ExecutionPlan) -> Net:
+        """A plan's net; that of a large one is made in a thread, for others must not wait seconds for it."""
+        if len(plan.steps) < LARGE:
+            return Net(plan, self._queue_of)
+        return await asyncio.to_thread(Net, plan, self._queue_of)

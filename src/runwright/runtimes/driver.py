@@ -44,8 +44,19 @@ NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
 
 
 class RunDriver:
-    def __init__(self, engine: Engine, net: Net, decider: Decider, seq: int, fence: Fence, *, exists: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        net: Net,
+        decider: Decider,
+        seq: int,
+        fence: Fence,
+        *,
+        exists: bool,
+        source: str | None = None,
+    ) -> None:
         self.engine = engine
+        self.source = source  # the file that the plan's code lies beside
         self.net = net
         self.decider = decider
         self.seq = seq
@@ -168,6 +179,7 @@ class RunDriver:
             await self.launcher.fetch({**decider.missing, **self.launcher.missing})
             self._awake = True
         self.engine.rooms.wait(self, room.short)
+        self.launcher.sync_offers()
         if decider.status in ENDED:
             return True
         if decider.stop is not None:
@@ -213,7 +225,7 @@ class RunDriver:
         at = min((time for time in times if time is not None and time > self.decider.now), default=None)
         idle = self.launcher.idle and not self._inbox and not self._awake and not self._look_again
         soon = at is not None and at <= self.engine.clock.now() + self.engine.park_after
-        if idle and may_park and self.decider.stop is None and not soon:
+        if idle and may_park and self.decider.stop is None and not soon and not self.launcher.has_offers:
             self.engine.park(self.run.run_id, at)
             return True
         if at is not None and at != self._armed:

@@ -28,6 +28,7 @@ from runwright.results.values import Values
 from runwright.tools.base import Tool
 from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
+from .dispatch import Dispatch
 from .driver import RunDriver
 from .late import late_result
 from .lease import LeaseKeeper, ends_with_loop
@@ -35,6 +36,7 @@ from .restore import restore, under_way
 from .rooms import Rooms
 from .runplans import RunPlans
 from .settings import EngineSettings
+from .tasks import TaskTable
 from .timers import LONGEST_SLEEP, Timers
 from .work import Executing, SubRunning
 
@@ -65,6 +67,7 @@ class Engine:
         artifacts: ArtifactStore | None = None,
     ) -> None:
         self.log = log
+        self.owner = owner
         self.clock = log.clock
         self.ids = log.ids
         self.executor = executor
@@ -96,6 +99,7 @@ class Engine:
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
         self.rooms = Rooms(executor)
+        self.dispatch = None if settings.workers == "none" else Dispatch(self, TaskTable(log))
         self._background: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
@@ -120,6 +124,8 @@ class Engine:
             works += [self.keeper.keep(), self._watch_signals(), self._claim_wanted()]
         if self.settings.recover:
             works.append(self._take_over())
+        if self.dispatch is not None:
+            works.append(self.dispatch.watch())
         for work in works:
             task = asyncio.create_task(work)
             task.add_done_callback(ends_with_loop)
@@ -233,7 +239,7 @@ class Engine:
             await asyncio.wait([other.created])
             raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"There is a run {run.run_id!r} already.")
         await self.keeper.ensure()  # a large plan may have kept us busy for longer than a lease lasts
-        driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False)
+        driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False, source=started.source)
         self._drive(driver)
         await driver.created
 
@@ -292,7 +298,7 @@ class Engine:
         decider.engine_attempt = max(1, decider.work.engine_attempt + bool(cut_short))
         if run_id in self._drivers:  # while we read
             return True
-        driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True)
+        driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True, source=started.source)
         driver.launcher.take_up(cut_short, is_ending=is_ending(decider))
         if self._arriving[run_id]:
             driver.look_again()  # a signal came in while we read
@@ -375,6 +381,9 @@ class Engine:
                 return await self.log.snapshot(run_id)
             if not self.is_driven(run_id):
                 await self.log.wait_for_news(1.0 if left is None else min(1.0, left))
+
+    def driver(self, run_id: str) -> RunDriver | None:
+        return self._drivers.get(run_id)
 
     def is_driven(self, run_id: str) -> bool:
         return run_id in self._drivers or run_id in self._parked or run_id in self._arriving

@@ -16,6 +16,8 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import ENDED, RunStatus
+from runwright.core.handing import scheduled
 from runwright.core.looping import items_of
 from runwright.core.net import Node
 from runwright.core.values import Missing
@@ -30,6 +32,7 @@ from runwright.tools.secrets import Mask, SecretContext
 
 from .executor import Outcome, Work
 from .facts import Asked, CheckpointAsked, StepEnded, WaitBegan, is_under_way
+from .tasks import StepOrder
 from .work import Execution
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ class Launcher:
         self._asking: dict[str, int] = {}  # attempts that wait for secrets
         self._secrets: dict[tuple[str, int], Mapping[str, str]] = {}  # those that came, until they are used
         self._stopping = self._abandoned = False
+        self._offered: dict[str, int] = {}  # attempts that workers may take
+        self._held = False  # they may not, for now
 
     @property
     def idle(self) -> bool:
@@ -110,6 +115,9 @@ class Launcher:
         try:
             more = self._loop_scope(node, indexes) if indexes else {}
             more["step"] = {"id": path, "attempt": attempt}
+            if node.queue is not None:
+                self._leave_to_worker(node, path, attempt, indexes, more)
+                return
             tool, inputs, secrets = self._prepare(node, path, attempt, more)
             lane = tool.lane(inputs, node.step)
             if lane is Lane.RUN and secrets:
@@ -140,6 +148,69 @@ class Launcher:
         context = self._context(running, indexes, secrets)
         work = Work(tool, lane, inputs, node.step, context, partial(self._came_late, running))
         running.execution = self._start(work, partial(self._ended, running))
+        if node.step.timeout is not None:
+            self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+
+    # Workers
+
+    @property
+    def has_offers(self) -> bool:
+        return bool(self._offered)
+
+    def is_on_offer(self, path: str, attempt: int) -> bool:
+        return self._offered.get(path) == attempt
+
+    def is_at_work(self, path: str, attempt: int) -> bool:
+        return is_under_way(self._driver.decider, path, attempt)
+
+    def sync_offers(self) -> None:
+        """Offer what is scheduled, and nothing else; hold it back while the run is paused."""
+        dispatch, decider = self._engine.dispatch, self._driver.decider
+        if dispatch is None or self._abandoned or not self._driver.net.has_queues:
+            return
+        run_id = self._driver.run.run_id
+        if decider.status in ENDED:
+            dispatch.run_ended(run_id)
+            return
+        wanted = {} if decider.stop is not None or decider.halted else scheduled(decider)
+        is_paused = decider.status is RunStatus.PAUSED
+        for path, attempt in list(self._offered.items()):
+            if wanted.get(path) != attempt:
+                del self._offered[path]
+                if not is_under_way(decider, path, attempt):
+                    dispatch.withdraw(run_id, path, attempt)
+        for path, attempt in wanted.items():
+            if path not in self._offered or (self._held and not is_paused):
+                node, _ = self._node(path)
+                if node is not None and node.queue is not None:
+                    self._offered[path] = attempt
+                    dispatch.offer(self._driver, path, attempt, node.queue)
+        if is_paused and not self._held and wanted:
+            dispatch.hold(run_id)
+        self._held = is_paused
+
+    def _leave_to_worker(
+        self, node: Node, path: str, attempt: int, indexes: tuple[int, ...], more: dict[str, Any]
+    ) -> None:
+        dispatch, decider, run = self._engine.dispatch, self._driver.decider, self._driver.run
+        assert dispatch is not None
+        assert node.queue is not None
+        saved = decider.work.checkpoints.get(checkpoint_owner(node.step.step_id, indexes))
+        order = StepOrder(
+            run_id=run.run_id,
+            tenant_id=run.tenant_id,
+            environment_id=run.environment_id,
+            path=path,
+            attempt=attempt,
+            engine_attempt=decider.engine_attempt,
+            step=node.step,
+            inputs=decider.values.inputs(node, **more),
+            restored=None if saved is None else msgspec.json.decode(saved),
+            source=self._driver.source,
+        )
+        running = _Running(path, attempt, node, Lane.PROCESS, self._engine.clock.monotonic())
+        self._running[path] = running
+        running.execution = dispatch.start(self._driver, node.queue, order, partial(self._ended, running))
         if node.step.timeout is not None:
             self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
 

@@ -14,7 +14,7 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
-from . import office, parts, runs, steering, streams
+from . import leases, office, parts, runs, steering, streams
 from .answers import answer
 from .call import Call, call_of
 from .description import describe, openapi_config
@@ -96,7 +96,15 @@ def build_app(service: Service) -> Gate:
     """All of it, behind the gate."""
     events = asgi("/v1/events", copy_scope=False)(post_events)
     app = Litestar(
-        route_handlers=[*runs.ROUTES, *parts.ROUTES, *steering.ROUTES, *office.ROUTES, *streams.ROUTES, events],
+        route_handlers=[
+            *runs.ROUTES,
+            *parts.ROUTES,
+            *steering.ROUTES,
+            *office.ROUTES,
+            *streams.ROUTES,
+            *leases.ROUTES,
+            events,
+        ],
         dependencies={"call": Provide(_provide_call, sync_to_thread=False)},
         exception_handlers={RunwrightError: _from_us, HTTPException: _from_framework, Exception: _from_nowhere},
         before_request=_known_queries,

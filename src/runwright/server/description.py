@@ -28,6 +28,7 @@ def openapi_config() -> OpenAPIConfig:
             Tag("runs", "Start runs and look at them."),
             Tag("events", "The log itself: read it, follow it, add to it from another engine."),
             Tag("signals", "What an operator asks of a run."),
+            Tag("workers", "Steps that are carried out elsewhere."),
             Tag("people", "Tokens, audit, alerts."),
             Tag("store", "Checks of the store as a whole."),
             Tag("health", "For whoever keeps this server alive."),

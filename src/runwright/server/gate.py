@@ -20,13 +20,15 @@ from runwright.control.tokens import actor_of
 from .call import KEY, Call
 from .problems import Problem, problem_of, send_problem
 from .service import Service
-from .settings import LARGEST_BODY, LARGEST_EVENTS, is_loopback
+from .settings import LARGEST_ARTIFACT, LARGEST_BODY, LARGEST_EVENTS, is_loopback
 
 access_log = logging.getLogger("runwright.access")
 logger = logging.getLogger("runwright.server")
 
 SLASH = "\ue02f"
 """Stands for a slash inside of a name while a path is taken apart."""
+MACHINES = frozenset({"events:server", "events:worker", "steps"})
+"""Scopes of callers that are not held to a rate: they come as fast as there is work."""
 FAULT = "Something is wrong with this server; its log has more under the request's id."
 OPEN_TO_ALL = frozenset({"/healthz", "/readyz", "/openapi.json"})
 FRAMEWORK = "/schema"
@@ -70,7 +72,7 @@ class _Passage:
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        self._largest = LARGEST_EVENTS if scope["path"] == "/v1/events" else LARGEST_BODY
+        self._largest = _largest(scope["path"])
         self._taken = 0
         self._body_until = self._began + service.settings.body_seconds
 
@@ -92,7 +94,7 @@ class _Passage:
             )
         self._check_body()
         actor = await self._who()
-        if "events:server" not in actor.scopes and "events:worker" not in actor.scopes:
+        if not MACHINES & set(actor.scopes):
             service.rates.take(actor.token_id or actor.source_ip or "")
         scope[KEY] = Call(service, actor, self.request_id)
 
@@ -204,6 +206,14 @@ class _Passage:
         }
         address = scope["raw_path"].decode("latin-1")
         access_log.info("%s %s %s", scope["method"], address, self._status, extra={"facts": facts})
+
+
+def _largest(path: str) -> int:
+    if path == "/v1/events":
+        return LARGEST_EVENTS
+    if path.startswith("/v1/leases/"):
+        return LARGEST_ARTIFACT if path.endswith("/artifacts") else LARGEST_EVENTS
+    return LARGEST_BODY
 
 
 def _too_large(most: int) -> RunwrightError:

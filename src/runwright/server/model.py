@@ -12,6 +12,7 @@ from runwright.contract.snapshot import Alert, StepSnapshot
 from runwright.contract.transitions import RunStatus
 from runwright.control.signals import SignalDecision
 from runwright.control.tokens import Token
+from runwright.runtimes.tasks import StepOrder
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=512, pattern="^[^|\\x00]*$")]
 Json = dict[str, Any]
@@ -266,6 +267,49 @@ class LogPage(_Out, frozen=True, kw_only=True):
 
 class AlertList(_Out, frozen=True, kw_only=True):
     alerts: list[Alert]
+
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class TakeSteps(_In, frozen=True, kw_only=True):
+    worker: Name
+    queues: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=100)]
+    most: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=30)] = 20.0
+
+
+class Lease(_Out, frozen=True, kw_only=True):
+    lease_id: str
+    lease_seconds: float
+    """How long it is good for without a beat."""
+    order: StepOrder
+
+
+class LeaseList(_Out, frozen=True, kw_only=True):
+    leases: list[Lease]
+
+
+class Beat(_In, frozen=True, kw_only=True):
+    worker: Name
+    leases: Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=1000)]
+
+
+class BeatAnswer(_Out, frozen=True, kw_only=True):
+    leases: dict[str, Literal["go on", "stop", "kill", "lost"]]
+
+
+class SavedState(_In, frozen=True, kw_only=True):
+    state: Any
+
+
+class OutputPart(_In, frozen=True, kw_only=True):
+    stream: Literal["out", "err"]
+    text: str
+
+
+class Output(_In, frozen=True, kw_only=True):
+    parts: Annotated[list[OutputPart], msgspec.Meta(max_length=10_000)]
 
 
 class CheckFinding(_Out, frozen=True, kw_only=True):

@@ -15,7 +15,9 @@ from runwright.control.open import open_operations
 from runwright.control.operations import Operations, local_actor
 from runwright.control.tokens import Tokens
 from runwright.runtimes.settings import EngineSettings
+from runwright.runtimes.tasks import TaskTable
 
+from .desks import Desks
 from .hub import Hub
 from .measures import Measures
 from .rates import FAILED_LOGINS, Rates
@@ -38,6 +40,8 @@ class Service:
         self.measures = Measures(self)
         self.rates = Rates(settings.rate, self.log.clock.monotonic)
         self.failed_logins = Rates(FAILED_LOGINS, self.log.clock.monotonic)
+        self.desks = Desks(TaskTable(self.log))
+        self.log.on_ring(self.desks.ring)
         self.is_closing = False
 
     async def is_open(self) -> bool:
@@ -70,7 +74,7 @@ class Service:
 @asynccontextmanager
 async def open_service(store: str | None, settings: ServerSettings) -> AsyncGenerator[Service]:
     """A service on a store. Refuses to be reachable from elsewhere before there is a token."""
-    engine_settings = EngineSettings(recover=True)
+    engine_settings = EngineSettings(recover=True, workers="all" if settings.steps == "workers" else "named")
     async with open_operations(store, settings=engine_settings) as operations:
         service = Service(operations, settings)
         if not settings.is_local and not await service.tokens.any():

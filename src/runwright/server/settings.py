@@ -22,6 +22,7 @@ from runwright.plans.problems import did_you_mean
 
 LARGEST_BODY = 2 * 1024 * 1024
 LARGEST_EVENTS = 16 * 1024 * 1024
+LARGEST_ARTIFACT = 1024 * 1024 * 1024
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -22,6 +22,7 @@ class ApprovalInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
 
 class ApprovalTool:
     kind = "approval"
+    stays_here = True  # no worker is needed for it
     inputs = ApprovalInputs
     main_input = "prompt"
 

@@ -17,6 +17,7 @@ class NoopInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 class NoopTool:
     kind = "noop"
+    stays_here = True  # no worker is needed for it
     inputs = NoopInputs
     main_input = None
 

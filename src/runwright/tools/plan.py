@@ -26,6 +26,7 @@ class PlanInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 class PlanTool:
     kind = "plan"
+    stays_here = True  # no worker is needed for it
     inputs = PlanInputs
     main_input = "path"
 

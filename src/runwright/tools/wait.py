@@ -23,6 +23,7 @@ class WaitInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 class WaitTool:
     kind = "wait"
+    stays_here = True  # no worker is needed for it
     inputs = WaitInputs
     main_input = "duration"
 

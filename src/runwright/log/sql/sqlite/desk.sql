@@ -41,3 +41,73 @@ SELECT status, count(*) FROM run GROUP BY status;
 
 -- name: census_alerts
 SELECT code, count(*) FROM alert GROUP BY code;
+
+-- name: offer_task
+-- Offered again by whoever drives the run now, it stays what it is; one that was held back is to be had again.
+INSERT INTO task (run_id, tenant_id, path, attempt, queue, owner, state) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'OFFERED')
+ON CONFLICT (run_id, path, attempt) DO UPDATE
+SET owner = excluded.owner, state = CASE WHEN task.state = 'HELD' THEN 'OFFERED' ELSE task.state END
+RETURNING task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome;
+
+-- name: hold_tasks
+UPDATE task SET state = 'HELD' WHERE run_id = ?1 AND state = 'OFFERED';
+
+-- name: claim_tasks
+UPDATE task SET state = 'TAKEN', worker = ?1, lease_no = lease_no + 1, lease_until = ?2
+WHERE task_id IN (SELECT task_id FROM task
+                  WHERE state = 'OFFERED' AND queue IN (SELECT value FROM json_each(?3))
+                    AND (?4 IS NULL OR tenant_id = ?4)
+                  ORDER BY task_id LIMIT ?5)
+RETURNING task_id, lease_no;
+
+-- name: orders_of
+SELECT task_id, lease_no, state, run_id, path, attempt, order_body FROM task
+WHERE worker = ?1 AND task_id IN (SELECT value FROM json_each(?2));
+
+-- name: tasks_to_see_to
+-- Of a driver: those that were taken or are done, and those whose worker is lost.
+SELECT task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome FROM task
+WHERE owner = ?1 AND (state IN ('TAKEN', 'DONE') OR (state = 'STARTED' AND lease_until < ?2)) ORDER BY task_id;
+
+-- name: start_task
+UPDATE task SET state = 'STARTED', order_body = ?3, lease_until = ?4
+WHERE task_id = ?1 AND lease_no = ?2 AND state = 'TAKEN' RETURNING task_id;
+
+-- name: put_back_task
+UPDATE task SET state = ?3, worker = NULL, losses = losses + ?4
+WHERE task_id = ?1 AND lease_no = ?2 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
+
+-- name: beat_task
+UPDATE task SET lease_until = ?4 WHERE task_id = ?1 AND lease_no = ?2 AND worker = ?3 AND state = 'STARTED' RETURNING stop;
+
+-- name: end_task
+UPDATE task SET state = 'DONE', outcome = ?4
+WHERE task_id = ?1 AND lease_no = ?2 AND worker = ?3 AND state = 'STARTED' RETURNING run_id;
+
+-- name: stop_task
+UPDATE task SET stop = ?2 WHERE task_id = ?1;
+
+-- name: drop_task
+DELETE FROM task WHERE run_id = ?1 AND path = ?2 AND attempt = ?3;
+
+-- name: drop_tasks
+DELETE FROM task WHERE run_id = ?1;
+
+-- name: find_task
+SELECT task_id, run_id, tenant_id, path, attempt, state, worker, lease_no, order_body FROM task WHERE task_id = ?1;
+
+-- name: put_report
+INSERT INTO task_report (task_id, lease_no, body) VALUES (?1, ?2, ?3) RETURNING report_no;
+
+-- name: reports_to_see_to
+SELECT r.report_no, t.run_id, t.path, t.attempt, r.body FROM task_report AS r JOIN task AS t ON t.task_id = r.task_id
+WHERE t.owner = ?1 AND r.answer IS NULL ORDER BY r.report_no;
+
+-- name: answer_report
+UPDATE task_report SET answer = ?2 WHERE report_no = ?1;
+
+-- name: take_answer
+DELETE FROM task_report WHERE report_no = ?1 AND answer IS NOT NULL RETURNING answer;
+
+-- name: census_tasks
+SELECT state, count(*) FROM task GROUP BY state;

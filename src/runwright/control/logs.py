@@ -1,4 +1,4 @@
-"""What the server writes about itself: a line an event, as text or as JSON with run and tenant beside the words."""
+"""What a long-lived process writes about itself: lines of text, or of JSON with run and tenant beside the words."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Steps that are left to workers: scheduled by us, started when one takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runwright.contract import payloads
+from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.transitions import RunStatus
+
+from .net import Net
+from .workings import Workings
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+
+def scheduled(decider: Decider) -> dict[str, int]:
+    """Everything that workers may take, and none has: its path and attempt."""
+    found = dict(decider.work.scheduled)
+    for step_id, loop in decider.work.loops.items():
+        if not loop.failed:
+            for index, attempt in loop.scheduled.items():
+                found[str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))] = attempt
+    return found
+
+
+def is_scheduled(decider: Decider, path: str, attempt: int) -> bool:
+    if decider.work.scheduled.get(path) == attempt:
+        return True
+    place = parse_path(path)
+    loop = None if place is None else decider.work.loops.get(place.step)
+    if place is None or loop is None or not place.indexes or loop.attempt != place.attempt or loop.failed:
+        return False
+    return loop.scheduled.get(place.indexes[0]) == attempt
+
+
+def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
+    """A worker wants to carry this out: then it starts. False if it may not, or not now."""
+    if decider.status is not RunStatus.RUNNING or decider.stop is not None or decider.halted:
+        return False
+    if not is_scheduled(decider, path, attempt):
+        return False
+    place = parse_path(path)
+    if place is not None and place.indexes:
+        payload = payloads.LoopIteration(place.indexes[0], worker=worker)
+        decider.say("LoopIterationStarted", path, attempt, payload)
+    else:
+        signal = decider.work.retry_signal.get(path)
+        decider.say("StepStarted", path, attempt, payloads.StepStarted(signal, worker))
+    return True
+
+
+def take_back(net: Net, work: Workings) -> None:
+    """What was left to workers by an engine that has some, and is driven on by one that has none: it is ours."""
+    for step_id, attempt in list(work.scheduled.items()):
+        node = net.node(step_id)
+        if node is not None and node.queue is None:
+            del work.scheduled[step_id]
+            if attempt > 1:
+                work.retry_at[step_id] = 0
+    for step_id, loop in work.loops.items():
+        node = net.node(step_id)
+        if node is None or node.queue is not None:
+            continue
+        for index, attempt in loop.scheduled.items():
+            loop.states[index] = 0
+            loop.next_index = min(loop.next_index, index)
+            if attempt > 1:
+                work.retry_at[str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))] = 0
+        loop.scheduled.clear()

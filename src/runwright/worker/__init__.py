@@ -1,0 +1,1 @@
+"""`runwright worker`: a process that carries steps out for servers elsewhere."""
