@@ -15,6 +15,7 @@ PUBLIC = {
     "this_process", "App", "AsyncApp", "AsyncRun", "ExecutionPlan", "PlanInvalid", "Problem", "Run", "SignalDecision",
     "StepContext", "StepError", "current_step", "open", "open_async", "PlanFunction", "StepFunction", "plan", "step",
     "when", "Lane", "Step", "Tool", "ArtifactRef", "ErrorInfo", "StepOutput",
+    "connect", "connect_async", "EngineRunRef", "IWorkflowEngine",
 }  # fmt: skip
 
 LOG_METHODS = {

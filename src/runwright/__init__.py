@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .client.connect import connect, connect_async
+    from .contract.engine import EngineRunRef, IWorkflowEngine
     from .contract.errors import ErrorCode, RunwrightError
     from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
     from .contract.keys import idempotency_key
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from .tools.base import Lane, StepContext, StepError, Tool, current_step
 
 _HOMES = {
+    "client.connect": ("connect", "connect_async"),
+    "contract.engine": ("EngineRunRef", "IWorkflowEngine"),
     "contract.errors": ("ErrorCode", "RunwrightError"),
     "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
     "contract.keys": ("idempotency_key",),
@@ -77,12 +81,14 @@ __all__ = [
     "AsyncApp",
     "AsyncRun",
     "Enforcement",
+    "EngineRunRef",
     "ErrorCode",
     "ErrorInfo",
     "ExecutionPlan",
     "Fence",
     "Finding",
     "Holder",
+    "IWorkflowEngine",
     "Importer",
     "Lane",
     "Lease",
@@ -115,6 +121,8 @@ __all__ = [
     "TailPage",
     "Tool",
     "__version__",
+    "connect",
+    "connect_async",
     "current_step",
     "export_run",
     "idempotency_key",

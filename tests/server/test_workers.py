@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from engine_kit import until
+from runwright.client.line import Line
 from runwright.runtimes import dispatch, tasks
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
-from runwright.worker.line import Line
 from runwright.worker.worker import Worker
 from server_kit import Caller, Office, at, office
 
@@ -23,7 +23,7 @@ from server_kit import Caller, Office, at, office
 async def worker(
     there: Office, name: str = "w1", token: str | None = None, drain: float = 5.0, **more: Any
 ) -> AsyncGenerator[Worker]:
-    line = Line([there.address], token)
+    line = Line([there.address], token, patience=None)
     made = Worker(line, name, all_tools(), EnvironmentSecrets(), **more)
     stop = asyncio.Event()
     running = asyncio.create_task(made.run(stop, drain))
@@ -240,7 +240,7 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
     async with office(store, steps="workers") as there:
         me = there.caller()
-        line = Line([there.address], None)
+        line = Line([there.address], None, patience=None)
         lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
@@ -269,7 +269,7 @@ async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
 async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
     async with office(file_store, steps="workers") as there:
         me = there.caller()
-        line = Line([there.address], None)
+        line = Line([there.address], None, patience=None)
         lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
@@ -301,7 +301,7 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
     once = tmp_path / "once"
     plan = {"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {once}; sleep 1.5"}, {"id": "b", "noop": {}}]}
     async with office(store, steps="workers", drain=0.0) as first:
-        line = Line([first.address], None)
+        line = Line([first.address], None, patience=None)
         made = Worker(line, "w1", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         running = asyncio.create_task(made.run(stop, 5))
@@ -312,7 +312,7 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
 
         await until(begun)
     async with office(store, steps="workers") as second:
-        line._servers.append(second.address)
+        line.add_server(second.address)
         ended = await second.caller().get(f"{at(run_id)}?wait=30s")
         assert ended["status"] == "COMPLETED"
         assert once.read_text() == "x\n"

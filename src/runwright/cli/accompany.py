@@ -13,10 +13,10 @@ import click
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.control.interface import OutputReader, RunOperations
 from runwright.control.open import open_operations, state_folder
-from runwright.control.operations import Operations
 from runwright.control.signals import SignalDecision
-from runwright.log.base import RunLog
+from runwright.log.reader import LogReader
 from runwright.results.steplogs import StepLogs
 
 from .follow import Follower, overheard
@@ -39,23 +39,41 @@ FRUITLESS = 3
 
 
 @asynccontextmanager
-async def engine(session: Session, *, must_exist: bool = True, runtime: str = "embedded") -> AsyncGenerator[Operations]:
-    """An engine on the session's store."""
+async def engine(
+    session: Session, *, must_exist: bool = True, runtime: str = "embedded"
+) -> AsyncGenerator[RunOperations]:
+    """Whoever runs things: the server that was named, or an engine on the session's store."""
+    if session.server is not None:
+        async with session.remote() as remote:
+            yield remote
+        return
     if must_exist:
         session.open()  # says what is missing; opens nothing yet
     async with open_operations(session.store, runtime=runtime) as operations:
         yield operations
 
 
-def step_logs_of(session: Session) -> StepLogs:
-    return StepLogs(state_folder(session.store) / "logs")
+@asynccontextmanager
+async def onlooker(session: Session) -> AsyncGenerator[tuple[LogReader, OutputReader]]:
+    """The log and what steps wrote, for one who only looks."""
+    if session.server is not None:
+        async with session.remote() as remote:
+            yield remote.log, remote.engine.step_logs
+        return
+    async with session.open() as log:
+        yield log, StepLogs(state_folder(session.store) / "logs")
 
 
 class Company:
     """One run, somebody who looks at it, and perhaps the engine that drives it."""
 
     def __init__(
-        self, session: Session, log: RunLog, step_logs: StepLogs, run_id: str, operations: Operations | None = None
+        self,
+        session: Session,
+        log: LogReader,
+        step_logs: OutputReader,
+        run_id: str,
+        operations: RunOperations | None = None,
     ) -> None:
         self._session = session
         self._log = log
@@ -138,7 +156,7 @@ class Company:
             await self._send(self._operations, wanted)
         return False
 
-    async def _send(self, operations: Operations, signal_type: str) -> None:
+    async def _send(self, operations: RunOperations, signal_type: str) -> None:
         try:
             decision: SignalDecision = await operations.signal(self._run_id, signal_type)
         except RunwrightError as error:
@@ -148,6 +166,8 @@ class Company:
             await self._outlet.say(plain(f"{decision.code} {decision.reason or ''}"))
 
     def _goodbye(self) -> str:
+        if self._session.server is not None:
+            return f"Left. The run goes on at the server:  {self._commands.watch}"
         if self._is_watching:
             return "Left. The run goes on in the process that drives it."
         go_on, recover = self._commands.go_on, self._commands.recover
@@ -217,7 +237,7 @@ def _where(owner: str | None) -> str:
     return "" if owner is None else plain(f" ({owner.rpartition(':')[0]})")
 
 
-async def drive(session: Session, operations: Operations, run_id: str, *, after: int = 0) -> int:
+async def drive(session: Session, operations: RunOperations, run_id: str, *, after: int = 0) -> int:
     """Stay with a run that this process drives, or would if nobody else did."""
     company = Company(session, operations.log, operations.engine.step_logs, run_id, operations)
     try:

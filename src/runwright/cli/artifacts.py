@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from runwright.contract.refs import ArtifactRef
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.control.artifacts import artifact_store
 from runwright.control.settings import settings_table
+from runwright.control.views import artifacts_of
 from runwright.log.clock import SystemClock
 from runwright.results.artifacts import ArtifactStore
 
@@ -31,12 +32,8 @@ def _store(session: Session) -> ArtifactStore:
 @click.argument("run")
 async def _list(session: Session, run: str) -> int:
     """List the artifacts of a run, also of one that failed or still runs."""
-    found: list[tuple[str, ArtifactRef]] = []
     async with session.open() as log:
-        async for record in log.events((await log.resolve(run)).identity.run_id):
-            if record.step_id is not None and "artifactRefs" in (record.payload or {}):
-                refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
-                found += [(record.step_id, ref) for ref in refs]
+        found = await artifacts_of(log, (await log.resolve(run)).identity.run_id)
     if session.as_json:
         session.print_json([{"stepId": step_id, **msgspec.to_builtins(ref)} for step_id, ref in found])
         return DONE
@@ -57,9 +54,13 @@ async def _list(session: Session, run: str) -> int:
 @command("get")
 @click.argument("uri")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it.")
-async def _get(session: Session, uri: str, output: str) -> int:
+@click.option("--run", default="@last", show_default=True, help="The run that made it; a server asks for it.")
+async def _get(session: Session, uri: str, output: str, run: str) -> int:
     """Write an artifact to a file, checked against its hash."""
-    size = await asyncio.to_thread(_store(session).get, uri, Path(output))
+    if session.server is not None:
+        size = await _get_remote(session, run, uri, Path(output))
+    else:
+        size = await asyncio.to_thread(_store(session).get, uri, Path(output))
     if session.as_json:
         session.print_json({"path": output, "sizeBytes": size})
     else:
@@ -67,9 +68,22 @@ async def _get(session: Session, uri: str, output: str) -> int:
     return DONE
 
 
+async def _get_remote(session: Session, run: str, uri: str, output: Path) -> int:
+    async with session.remote() as remote:
+        run_id = (await remote.log.resolve(run)).identity.run_id
+        found = [ref for _, ref in await artifacts_of(remote.log, run_id) if ref.uri == uri and ref.sha256]
+        if not found:
+            raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"Run {run_id} made no artifact {uri}.")
+        body = await remote.fetch_artifact(run_id, found[0].sha256 or "")
+    output.write_bytes(body)
+    return len(body)
+
+
 @command("prune")
 async def _prune(session: Session) -> int:
     """Delete the artifacts whose time is over, by the retention in runwright.toml when they were made."""
+    if session.server is not None:
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Prune where the artifacts lie: on the server's machine.")
     gone = await asyncio.to_thread(_store(session).prune)
     if session.as_json:
         session.print_json({"deleted": [str(key) for key in gone]})

@@ -24,7 +24,7 @@ from runwright.log.anchor import (
     make_anchor,
     read_anchor,
 )
-from runwright.log.base import RunLog
+from runwright.log.reader import LogReader
 
 from .render import plain, plural, table
 from .session import DONE, FOUND_SOMETHING, Session, command
@@ -67,7 +67,7 @@ async def verify_command(
     return _tell(session, findings, counts, anchor_file)
 
 
-async def _is_gone(log: RunLog, run_id: str) -> bool:
+async def _is_gone(log: LogReader, run_id: str) -> bool:
     try:
         await log.find_run(run_id)
     except RunwrightError as error:
@@ -93,7 +93,7 @@ def _tell(session: Session, findings: list[Finding], counts: dict[str, Any], anc
     return FOUND_SOMETHING if damaged else DONE
 
 
-async def _against_anchor(session: Session, log: RunLog, anchor_file: Path, key_file: Path | None) -> list[Finding]:
+async def _against_anchor(session: Session, log: LogReader, anchor_file: Path, key_file: Path | None) -> list[Finding]:
     own_key = session.state_folder / KEY_FILE
     trusted = key_file or (own_key if own_key.exists() else None)
     try:

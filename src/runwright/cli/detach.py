@@ -13,9 +13,9 @@ import click
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
 from runwright.control.open import state_folder
-from runwright.log.base import RunLog
 from runwright.log.model import RunRow
 from runwright.log.open import open_log
+from runwright.log.reader import LogReader
 from runwright.results.logfiles import safe_name
 
 from .hints import Commands
@@ -67,7 +67,7 @@ async def start_apart(
     return DONE
 
 
-async def find_run(log: RunLog, run_id: str) -> RunRow | None:
+async def find_run(log: LogReader, run_id: str) -> RunRow | None:
     try:
         return await log.find_run(run_id)
     except RunwrightError as error:

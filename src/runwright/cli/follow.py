@@ -12,7 +12,7 @@ import click
 
 from runwright.contract.errors import STORE_CODES, RunwrightError
 from runwright.contract.transitions import RunStatus
-from runwright.log.base import RunLog
+from runwright.log.reader import LogReader
 
 from .outlet import Outlet
 from .render import plain
@@ -31,7 +31,7 @@ class Follower:
 
     def __init__(
         self,
-        log: RunLog,
+        log: LogReader,
         story: Story,
         outlet: Outlet,
         reporter: Reporter,

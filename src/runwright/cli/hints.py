@@ -15,8 +15,11 @@ class Commands:
 
     def __init__(self, session: Session, run_id: str) -> None:
         self._run = _word(run_id)
-        named = session.store != Session(None, as_json=False).store
-        self._store = f" --store {_word(session.store)}" if named else ""
+        usual = Session(None, as_json=False)
+        if session.server is not None:
+            self._store = f" --server {_word(session.server)}" if session.server != usual.server else ""
+        else:
+            self._store = f" --store {_word(session.store)}" if session.store != usual.store else ""
 
     def _command(self, *words: str) -> str:
         return f"runwright {' '.join(words)}{self._store}"
@@ -48,6 +51,9 @@ class Commands:
     @property
     def go_on(self) -> str:
         return self._command("run", "--run-id", self._run)
+
+    def confirm(self, signal_id: str) -> str:
+        return self._command("confirm", self._run, signal_id)
 
     def retry(self, step_id: str) -> str:
         return self._command("retry", self._run, _word(step_id))

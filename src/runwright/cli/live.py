@@ -11,7 +11,7 @@ from runwright.contract.clock import Clock
 from runwright.contract.events import RunEventRecord
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import RunStatus
-from runwright.results.steplogs import StepLogs
+from runwright.control.interface import OutputReader
 
 from .hints import Commands
 from .keyboard import Keyboard, in_foreground
@@ -29,7 +29,7 @@ class Live:
     patience = FRAME
     shows_what_to_do = True
 
-    def __init__(self, story: Story, step_logs: StepLogs, commands: Commands, clock: Clock, idle_hint: str) -> None:
+    def __init__(self, story: Story, step_logs: OutputReader, commands: Commands, clock: Clock, idle_hint: str) -> None:
         self._story = story
         self._step_logs = step_logs
         self._commands = commands

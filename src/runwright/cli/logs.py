@@ -13,10 +13,11 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.transitions import ENDED
-from runwright.log.base import RunLog
-from runwright.results.steplogs import LogLine, StepLogs
+from runwright.control.interface import OutputReader
+from runwright.log.reader import LogReader
+from runwright.results.steplogs import LogLine
 
-from .accompany import step_logs_of
+from .accompany import onlooker
 from .outlet import Pipe
 from .session import DONE, Session, command
 from .story import plan_of_run
@@ -34,11 +35,10 @@ POLL = 0.2
 async def logs_command(session: Session, run: str, step: str | None, follow: bool, attempt: int | None) -> int:
     """Show what a run's steps wrote, by time. STEP may also be one iteration of a loop: check[3]."""
     pipe = Pipe()
-    async with session.open() as log:
+    async with onlooker(session) as (log, logs):
         run_id = (await log.resolve(run)).identity.run_id
         if step is not None:
             await _check_step(log, run_id, step)
-        logs = step_logs_of(session)
         batches = _follow(log, logs, run_id, step, attempt) if follow else _read(logs, run_id, step, attempt)
         async for batch in batches:
             await pipe.write("\n".join(_shown(session, line, step) for line in batch))
@@ -47,7 +47,7 @@ async def logs_command(session: Session, run: str, step: str | None, follow: boo
     return DONE
 
 
-async def _check_step(log: RunLog, run_id: str, step: str) -> None:
+async def _check_step(log: LogReader, run_id: str, step: str) -> None:
     place = parse_path(step)
     plan = await plan_of_run(log, run_id)
     known = {each.step_id for each in (await log.snapshot(run_id)).steps}
@@ -58,14 +58,14 @@ async def _check_step(log: RunLog, run_id: str, step: str) -> None:
         raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The run has no step {step!r}.{hint}")
 
 
-async def _read(logs: StepLogs, run_id: str, step: str | None, attempt: int | None) -> AsyncIterator[list[LogLine]]:
-    lines = logs.read(run_id, step, attempt=attempt)
+async def _read(logs: OutputReader, run_id: str, step: str | None, attempt: int | None) -> AsyncIterator[list[LogLine]]:
+    lines = await asyncio.to_thread(logs.read, run_id, step, attempt=attempt)
     while batch := list(islice(lines, BATCH)):
         yield batch
 
 
 async def _follow(
-    log: RunLog, logs: StepLogs, run_id: str, step: str | None, attempt: int | None
+    log: LogReader, logs: OutputReader, run_id: str, step: str | None, attempt: int | None
 ) -> AsyncIterator[list[LogLine]]:
     ended = asyncio.Event()
 

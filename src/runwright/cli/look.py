@@ -15,8 +15,8 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.moments import moment
 from runwright.control.views import RECOVERING, left_behind
-from runwright.log.base import RunLog
 from runwright.log.model import RunFilter, RunRow
+from runwright.log.reader import LogReader
 
 from .render import between, clock_time, duration, heading, is_terminal, plain, plural, status, table
 from .session import DONE, Session, command
@@ -50,7 +50,7 @@ async def list_command(
     return DONE
 
 
-async def _pages(log: RunLog, which: RunFilter, limit: int) -> AsyncIterator[RunRow]:
+async def _pages(log: LogReader, which: RunFilter, limit: int) -> AsyncIterator[RunRow]:
     cursor: str | None = None
     while limit > 0:
         page = await log.list_runs(which, cursor=cursor, limit=min(limit, 1000))

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "deny": ("answer", "Say no to a step that asks."),
     "send": ("answer", "Send a run an event that a step waits for."),
     "signal": ("steer", "Send a run any signal."),
+    "confirm": ("steer", "Agree, as a second person, to a signal that waits for one."),
     "rerun": ("rerun", "Make a new run from one that has ended."),
     "recover": ("rerun", "Take over runs whose process died, and drive them to their end."),
     "plan": ("plan", "Look at a plan without running it: validate, show, hash, graph."),

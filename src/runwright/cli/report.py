@@ -12,9 +12,9 @@ from runwright.contract.paths import EntityPath
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import RunStatus
+from runwright.control.interface import OutputReader
 from runwright.core.reading import read_payload
-from runwright.log.base import RunLog
-from runwright.results.steplogs import StepLogs
+from runwright.log.reader import LogReader
 
 from .hints import Commands
 from .render import between, clock_time, duration, plain, plural, status
@@ -27,7 +27,7 @@ MOST_STEPS = 5
 
 
 class Reporter:
-    def __init__(self, log: RunLog, step_logs: StepLogs, commands: Commands) -> None:
+    def __init__(self, log: LogReader, step_logs: OutputReader, commands: Commands) -> None:
         self._log = log
         self._step_logs = step_logs
         self._commands = commands

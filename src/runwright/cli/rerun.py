@@ -7,6 +7,7 @@ import asyncio
 import click
 
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.control.open import open_operations
 from runwright.control.operations import Operations
 from runwright.log.model import RunFilter
 
@@ -41,7 +42,11 @@ async def rerun_command(session: Session, run: str, from_step: str | None, force
 @command("recover")
 async def recover_command(session: Session) -> int:
     """Take over runs whose process died or was stopped, and drive them to their end."""
-    async with engine(session) as operations:
+    if session.server is not None:
+        click.echo("A server takes over runs by itself.", err=True)
+        return DONE
+    session.open_store()  # says what is missing; opens nothing yet
+    async with open_operations(session.store) as operations:
         recovery = Recovery(session, operations)
         with Interrupts() as interrupts, overheard(recovery.notices):
             working = asyncio.create_task(recovery.to_the_end())

@@ -9,7 +9,8 @@ import click
 
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.transitions import ENDED
-from runwright.control.operations import Operations, Place
+from runwright.control.interface import RunOperations
+from runwright.control.operations import Place
 from runwright.log.model import RunRow
 
 from .accompany import EXIT_CODES, drive, engine
@@ -19,7 +20,7 @@ from .params import read_params
 from .plan import load_or_show
 from .render import plain
 from .report import Reporter
-from .session import REFUSED, Session, command
+from .session import DONE, REFUSED, Session, command
 from .story import tell_story
 
 
@@ -58,6 +59,8 @@ async def run_command(
     for warning in loaded.warnings:
         click.echo(plain(str(warning)), err=True)
     params = read_params(loaded.plan, given)
+    if session.server is not None:
+        return await _ask_server(session, loaded.plan, params, run_id, Place(tenant), detach)
     if detach and (started := await start_apart(session, plan_file, given, run_id, tenant, runtime)) is not None:
         return started
     return await _run(session, loaded.plan, params, run_id, tenant, runtime)
@@ -72,6 +75,22 @@ async def _run(
         return await _stay(session, operations, run_id, before)
 
 
+async def _ask_server(
+    session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, place: Place, detach: bool
+) -> int:
+    async with engine(session) as operations:
+        before = None if run_id is None else await find_run(operations.log, run_id)
+        run_id = await operations.start(plan, params=params, run_id=run_id, place=place)
+        if not detach:
+            return await _stay(session, operations, run_id, before)
+    if session.as_json:
+        session.print_json({"runId": run_id})
+    else:
+        click.echo(plain(run_id))
+        click.echo(f"  watch:  {Commands(session, run_id).watch}", err=True)
+    return DONE
+
+
 async def _take_up(session: Session, given: tuple[str, ...], run_id: str | None, runtime: str, detach: bool) -> int:
     if run_id is None or given:
         raise click.UsageError("Name a plan: runwright run PLAN. (`runwright init` writes one to start from.)")
@@ -79,14 +98,15 @@ async def _take_up(session: Session, given: tuple[str, ...], run_id: str | None,
         before = await log.resolve(run_id)
     run_id = before.identity.run_id
     tenant = before.identity.tenant_id
-    if detach and (started := await start_apart(session, None, (), run_id, tenant, runtime)) is not None:
+    apart = detach and session.server is None
+    if apart and (started := await start_apart(session, None, (), run_id, tenant, runtime)) is not None:
         return started
     async with engine(session, runtime=runtime) as operations:
         await operations.take_up(run_id)
         return await _stay(session, operations, run_id, before)
 
 
-async def _stay(session: Session, operations: Operations, run_id: str, before: RunRow | None) -> int:
+async def _stay(session: Session, operations: RunOperations, run_id: str, before: RunRow | None) -> int:
     """`before`: the run as it was when we came, if it was there."""
     if before is None or session.as_json:
         return await drive(session, operations, run_id)

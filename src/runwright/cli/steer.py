@@ -9,7 +9,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
-from runwright.control.operations import Operations
+from runwright.control.interface import RunOperations
 from runwright.control.signals import SignalDecision
 
 from .accompany import engine
@@ -88,6 +88,19 @@ async def signal_command(
     return await send_signal(session, run, signal_type.upper(), content, reason, signal_id)  # pyright: ignore[reportUnknownArgumentType]
 
 
+@command("confirm")
+@_run
+@click.argument("signal_id", metavar="SIGNAL")
+@click.option("--deny", is_flag=True, help="Do not agree: the signal is refused.")
+@_reason
+async def confirm_command(session: Session, run: str, signal_id: str, deny: bool, reason: str | None) -> int:
+    """Agree, as a second person, to a signal that waits for one; `events` shows which does."""
+    async with engine(session) as operations:
+        run_id = (await operations.log.resolve(run)).identity.run_id
+        decision = await operations.confirm(run_id, signal_id, agree=not deny, reason=reason)
+        return await _show(session, operations, run_id, decision, meant=deny)
+
+
 async def send_signal(
     session: Session,
     run: str,
@@ -99,13 +112,27 @@ async def send_signal(
     async with engine(session) as operations:
         run_id = (await operations.log.resolve(run)).identity.run_id
         decision = await operations.signal(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
-        if session.as_json:
-            session.print_json(decision)
-        elif decision.code is not None:
-            show_error(RunwrightError(ErrorCode(decision.code), decision.reason or ""), as_json=False)
-        else:
-            await _tell(session, operations, run_id, decision)
-    return DONE if decision.code is None else REFUSED
+        return await _show(session, operations, run_id, decision)
+
+
+async def _show(
+    session: Session, operations: RunOperations, run_id: str, decision: SignalDecision, *, meant: bool = False
+) -> int:
+    """Print a decision. `meant`: whoever asked wanted it refused."""
+    refused = decision.code is not None and not (meant and decision.decision == "REJECTED")
+    if session.as_json:
+        session.print_json(decision)
+    elif refused:
+        show_error(RunwrightError(ErrorCode(decision.code or ""), decision.reason or ""), as_json=False)
+    elif decision.decision == "REJECTED":
+        click.echo(f"{click.style('REJECTED', bold=True)} {decision.signal_type}: {plain(decision.reason or '')}")
+    elif decision.decision == "REVISION_REQUIRED":
+        word = click.style("REVISION_REQUIRED", fg="yellow", bold=True)
+        confirm = Commands(session, run_id).confirm(decision.signal_id)
+        click.echo(f"{word} {decision.signal_type}: a second person has to agree:  {confirm}")
+    else:
+        await _tell(session, operations, run_id, decision)
+    return REFUSED if refused else DONE
 
 
 _EFFECTS = {
@@ -130,7 +157,7 @@ _EFFECTS = {
 }
 
 
-async def _tell(session: Session, operations: Operations, run_id: str, decision: SignalDecision) -> None:
+async def _tell(session: Session, operations: RunOperations, run_id: str, decision: SignalDecision) -> None:
     """The decision and what came of it, in a line or two."""
     row = await operations.log.find_run(run_id)
     result, commands = decision.engine_result, Commands(session, run_id)

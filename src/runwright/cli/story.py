@@ -19,7 +19,7 @@ from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, S
 from runwright.core.evolve import evolve
 from runwright.core.reading import read_payload
 from runwright.core.state import RunState, StepCell, substatus
-from runwright.log.base import RunLog
+from runwright.log.reader import LogReader
 
 LATEST = 200
 """How many steps that ended lately are remembered by name."""
@@ -169,7 +169,7 @@ class Story:
         return found
 
 
-async def plan_of_run(log: RunLog, run_id: str) -> ExecutionPlan | None:
+async def plan_of_run(log: LogReader, run_id: str) -> ExecutionPlan | None:
     """The plan that a run follows; None if it is not in this store, as with runs of other engines."""
     started = await log.find_event(run_id, "RunStarted")
     reference = None if started is None else read_payload(payloads.RunStarted, started).plan_ref
@@ -181,7 +181,7 @@ async def plan_of_run(log: RunLog, run_id: str) -> ExecutionPlan | None:
         return None
 
 
-async def tell_story(log: RunLog, run_id: str) -> Story:
+async def tell_story(log: LogReader, run_id: str) -> Story:
     """The story of a run up to now."""
     story = Story(run_id, await plan_of_run(log, run_id))
     async for record in log.events(run_id):

@@ -39,10 +39,16 @@ async def _create(
         lifetime = None if expires is None else read_duration(expires)
     except NoDuration as error:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"--expires: {error}") from None
-    async with session.open(must_exist=False) as log:
-        token, text = await Tokens(log.desk, log.clock).create(
-            name, by=local_actor(), tenant_id=tenant, roles=roles, scopes=scopes, lifetime=lifetime
-        )
+    if session.server is not None:
+        async with session.remote() as remote:
+            token, text = await remote.create_token(
+                name, tenant_id=tenant, roles=roles, scopes=scopes, expires_in=expires
+            )
+    else:
+        async with session.open_store(must_exist=False) as log:
+            token, text = await Tokens(log.desk, log.clock).create(
+                name, by=local_actor(), tenant_id=tenant, roles=roles, scopes=scopes, lifetime=lifetime
+            )
     if session.as_json:
         session.print_json({"token": text, "details": token})
     else:
@@ -54,8 +60,12 @@ async def _create(
 @command("list")
 async def _list(session: Session) -> int:
     """List tokens, also those that are good no longer."""
-    async with session.open() as log:
-        tokens = await Tokens(log.desk, log.clock).list()
+    if session.server is not None:
+        async with session.remote() as remote:
+            tokens = await remote.list_tokens()
+    else:
+        async with session.open_store() as log:
+            tokens = await Tokens(log.desk, log.clock).list()
     if session.as_json:
         session.print_json([msgspec.to_builtins(token) for token in tokens])
         return DONE
@@ -78,8 +88,12 @@ async def _list(session: Session) -> int:
 @click.argument("token_id")
 async def _revoke(session: Session, token_id: str) -> int:
     """End a token now. Other servers notice within a second."""
-    async with session.open() as log:
-        await Tokens(log.desk, log.clock).revoke(token_id, by=local_actor())
+    if session.server is not None:
+        async with session.remote() as remote:
+            await remote.revoke_token(token_id)
+    else:
+        async with session.open_store() as log:
+            await Tokens(log.desk, log.clock).revoke(token_id, by=local_actor())
     click.echo(f"Token {token_id} is revoked.", err=True)
     return DONE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .accompany import Company, step_logs_of
+from .accompany import Company, onlooker
 from .session import Session, command
 
 
@@ -12,6 +12,6 @@ from .session import Session, command
 @click.argument("run")
 async def watch_command(session: Session, run: str) -> int:
     """Watch a run until it ends. Exits as `run` does: 0 if it completed, 1 if not."""
-    async with session.open() as log:
+    async with onlooker(session) as (log, output):
         row = await log.resolve(run)
-        return await Company(session, log, step_logs_of(session), row.identity.run_id).stay()
+        return await Company(session, log, output, row.identity.run_id).stay()

@@ -44,7 +44,7 @@ async def worker_command(
     `[server] steps = "workers"`. Secrets are this process's own; code is looked for where the plan says it is.
     """
     try:
-        from runwright.worker.line import Line
+        from runwright.client.line import Line
         from runwright.worker.worker import Worker
     except ImportError as error:
         if (error.name or "").startswith("runwright"):
@@ -59,7 +59,7 @@ async def worker_command(
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"--drain: {error}") from None
     set_up_logs(in_json=log_format == "json", access=False)
     asked = list(servers) or [os.environ.get("RUNWRIGHT_SERVER") or DEFAULT_SERVER]
-    line = Line(asked, token or os.environ.get("RUNWRIGHT_TOKEN"))
+    line = Line(asked, token or os.environ.get("RUNWRIGHT_TOKEN"), patience=None, name="runwright-worker")
     called = name or f"{socket.gethostname()}:{os.getpid()}"
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

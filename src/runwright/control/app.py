@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,21 +21,25 @@ from runwright.contract.transitions import RunStatus
 from runwright.flows.plans import PlanFunction
 from runwright.runtimes.engine import EngineSettings
 
+from .interface import RunOperations
 from .open import open_operations
-from .operations import AnyPlan, Operations
+from .operations import AnyPlan
 from .signals import SignalDecision
 
 T = TypeVar("T")
 Plan = AnyPlan
 
 
-class _Host:
-    """The engine's thread."""
+Opens = Callable[[], AbstractAsyncContextManager[RunOperations]]
+"""Gets at whoever runs things: an engine in this process, or a server elsewhere."""
 
-    def __init__(self, store: str | None, settings: EngineSettings) -> None:
-        self._store = store
-        self._settings = settings
-        self._ready: Future[Operations] = Future()
+
+class Host:
+    """The thread on which runs are driven, or asked after."""
+
+    def __init__(self, opens: Opens) -> None:
+        self._opens = opens
+        self._ready: Future[RunOperations] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._main, name="runwright-engine", daemon=True)
@@ -49,7 +54,7 @@ class _Host:
     async def _live(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            async with open_operations(self._store, settings=self._settings) as operations:
+            async with self._opens() as operations:
                 self._ready.set_result(operations)
                 await self._stop.wait()
         except BaseException as error:
@@ -57,7 +62,7 @@ class _Host:
                 raise
             self._ready.set_exception(error)
 
-    def submit(self, work: Callable[[Operations], Coroutine[Any, Any, T]]) -> Future[T]:
+    def submit(self, work: Callable[[RunOperations], Coroutine[Any, Any, T]]) -> Future[T]:
         if self._loop is None or not self._thread.is_alive():
             raise RunwrightError(ErrorCode.STORE_CLOSED, "This app is not open. Use `with rw.open() as app:`.")
         return asyncio.run_coroutine_threadsafe(work(self._ready.result()), self._loop)
@@ -68,18 +73,20 @@ class _Host:
         self._thread.join()
 
 
-def _start(plan: Plan, params: dict[str, Any], run_id: str | None) -> Callable[[Operations], Coroutine[Any, Any, str]]:
+def _start(
+    plan: Plan, params: dict[str, Any], run_id: str | None
+) -> Callable[[RunOperations], Coroutine[Any, Any, str]]:
     given = plan.params(params) if isinstance(plan, PlanFunction) else params
 
-    async def start(operations: Operations) -> str:
+    async def start(operations: RunOperations) -> str:
         loaded = await asyncio.to_thread(operations.load, plan)  # a large one takes seconds, and the lease less
         return await operations.start(loaded, params=given, run_id=run_id)
 
     return start
 
 
-def _result(run_id: str, step_id: str | None) -> Callable[[Operations], Coroutine[Any, Any, Any]]:
-    async def result(operations: Operations) -> Any:
+def _result(run_id: str, step_id: str | None) -> Callable[[RunOperations], Coroutine[Any, Any, Any]]:
+    async def result(operations: RunOperations) -> Any:
         return await (operations.run_result(run_id) if step_id is None else operations.result(run_id, step_id))
 
     return result
@@ -90,11 +97,11 @@ def _typed(plan: Plan | None, step_id: str | None, value: Any) -> Any:
     return plan.typed(step_id, value) if isinstance(plan, PlanFunction) else value
 
 
-async def _page(operations: Operations, run_id: str, after: int) -> list[RunEventRecord]:
+async def _page(operations: RunOperations, run_id: str, after: int) -> list[RunEventRecord]:
     return await operations.log.read(run_id, after, 1000)
 
 
-async def _follow(operations: Operations, run_id: str, after: int) -> list[RunEventRecord]:
+async def _follow(operations: RunOperations, run_id: str, after: int) -> list[RunEventRecord]:
     """The next events, waiting for them if need be; none once the run has ended and all were given."""
     async for record in operations.events(run_id, after, follow=True):
         more = await operations.log.read(run_id, record.run_seq, 999)
@@ -105,7 +112,7 @@ async def _follow(operations: Operations, run_id: str, after: int) -> list[RunEv
 _ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
-async def _next_events(operations: Operations, run_id: str, after: int, follow: bool) -> list[RunEventRecord]:
+async def _next_events(operations: RunOperations, run_id: str, after: int, follow: bool) -> list[RunEventRecord]:
     if not follow:
         return await _page(operations, run_id, after)
     row = await operations.log.find_run(run_id)
@@ -117,7 +124,7 @@ async def _next_events(operations: Operations, run_id: str, after: int, follow: 
 class Run:
     """A run, from a program that waits."""
 
-    def __init__(self, host: _Host, run_id: str, plan: Plan | None = None) -> None:
+    def __init__(self, host: Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
         self._plan = plan
         self.run_id = run_id
@@ -153,12 +160,12 @@ class Run:
 class AsyncRun:
     """A run, from a program on an event loop of its own."""
 
-    def __init__(self, host: _Host, run_id: str, plan: Plan | None = None) -> None:
+    def __init__(self, host: Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
         self._plan = plan
         self.run_id = run_id
 
-    async def _ask(self, work: Callable[[Operations], Coroutine[Any, Any, T]]) -> T:
+    async def _ask(self, work: Callable[[RunOperations], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.wrap_future(self._host.submit(work))
 
     async def wait(self, timeout: float | None = None) -> RunSnapshot:
@@ -188,8 +195,8 @@ class AsyncRun:
 class App:
     """The engine, in a program that waits for it. `with rw.open() as app:`"""
 
-    def __init__(self, store: str | None = None, *, recover: bool = False) -> None:
-        self._host = _Host(store, EngineSettings(recover=recover))
+    def __init__(self, opens: Opens) -> None:
+        self._host = Host(opens)
 
     def __enter__(self) -> Self:
         self._host.start()
@@ -219,8 +226,8 @@ class App:
 class AsyncApp:
     """The engine, in a program on an event loop. `async with rw.open_async() as app:`"""
 
-    def __init__(self, store: str | None = None, *, recover: bool = False) -> None:
-        self._host = _Host(store, EngineSettings(recover=recover))
+    def __init__(self, opens: Opens) -> None:
+        self._host = Host(opens)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._host.start)
@@ -248,9 +255,13 @@ class AsyncApp:
 
 def open(store: str | None = None, *, recover: bool = False) -> App:  # noqa: A001 - `rw.open()` reads best
     """The engine on a store, for programs that wait. With `recover` it also takes over runs whose process died."""
-    return App(store, recover=recover)
+    return App(_embedded(store, recover))
 
 
 def open_async(store: str | None = None, *, recover: bool = False) -> AsyncApp:
     """The engine on a store, for programs on an event loop."""
-    return AsyncApp(store, recover=recover)
+    return AsyncApp(_embedded(store, recover))
+
+
+def _embedded(store: str | None, recover: bool) -> Opens:
+    return lambda: open_operations(store, settings=EngineSettings(recover=recover))

@@ -394,6 +394,12 @@ class Operations:
         """Decide on a signal and see it acted on. A refusal is a decision too; it comes back, and is in the log."""
         return await self.signalling.send(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
 
+    async def confirm(
+        self, run_id: str, signal_id: str, *, agree: bool = True, reason: str | None = None
+    ) -> SignalDecision:
+        """Decide, as a second person, on a signal that waits for one."""
+        return await self.signalling.confirm(run_id, signal_id, agree=agree, reason=reason)
+
     @property
     def signalling(self) -> Signalling:
         return Signalling(self.log, self.engine, self.actor, self.rerun, self.policy)

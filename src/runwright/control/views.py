@@ -11,8 +11,8 @@ from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.transitions import RunStatus, StepStatus
 from runwright.core.net import Net
 from runwright.core.state import substatus
-from runwright.log.base import RunLog
 from runwright.log.model import RunRow
+from runwright.log.reader import LogReader
 
 RECOVERING = {
     "substatus": "RECOVERING",
@@ -20,7 +20,7 @@ RECOVERING = {
 }
 
 
-async def left_behind(log: RunLog, rows: Sequence[RunRow]) -> frozenset[str]:
+async def left_behind(log: LogReader, rows: Sequence[RunRow]) -> frozenset[str]:
     """The runs of our own engine that are under way and that no living process drives. The log cannot tell."""
     ours = [row for row in rows if row.status is RunStatus.RUNNING and row.summary.provider in ("embedded", "mock")]
     stuck = [row for row in ours if substatus(row.summary)[0] is None]
@@ -34,7 +34,7 @@ def with_pending(snapshot: RunSnapshot, net: Net) -> list[StepSnapshot]:
     return [seen.get(node.step.step_id) or StepSnapshot(node.step.step_id, StepStatus.PENDING, 1) for node in net.nodes]
 
 
-async def artifacts_of(log: RunLog, run_id: str) -> list[tuple[str, ArtifactRef]]:
+async def artifacts_of(log: LogReader, run_id: str) -> list[tuple[str, ArtifactRef]]:
     """What the steps of a run made, also of one that failed or still runs."""
     found: list[tuple[str, ArtifactRef]] = []
     async for record in log.events(run_id):

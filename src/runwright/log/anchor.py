@@ -30,7 +30,7 @@ from runwright.contract.timestamps import from_micros
 from runwright.core.chain import pack
 from runwright.core.verify import Finding
 
-from .base import RunLog
+from .reader import LogReader
 
 FORMAT = "runwright-anchor/1"
 KEY_FILE = "anchor-key.pem"
@@ -65,7 +65,7 @@ def _signed_bytes(created_at: str, root: bytes) -> bytes:
     return pack((FORMAT.encode(), created_at.encode(), root))
 
 
-async def make_anchor(log: RunLog, key: Ed25519PrivateKey) -> Anchor:
+async def make_anchor(log: LogReader, key: Ed25519PrivateKey) -> Anchor:
     runs = sorted([(run_id, seq, head.hex()) async for run_id, seq, head in log.heads()])
     root, created_at = root_of(runs), from_micros(log.clock.now())
     return Anchor(
@@ -98,7 +98,7 @@ def read_anchor(content: bytes, trusted: Ed25519PublicKey | None = None) -> Anch
     return anchor
 
 
-async def compare(log: RunLog, anchor: Anchor) -> AsyncIterator[Finding]:
+async def compare(log: LogReader, anchor: Anchor) -> AsyncIterator[Finding]:
     """Runs that are no longer what the anchor says they were. Having grown since is fine."""
     heads = {run_id: seq async for run_id, seq, _ in log.heads()}
     for run_id, seq, head in anchor.runs:

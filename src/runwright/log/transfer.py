@@ -13,13 +13,13 @@ from runwright.contract.events import Refusal, RunEventWrite, RunIdentity
 from runwright.contract.transitions import Enforcement
 from runwright.contract.v1 import V1Normaliser, is_before_v2
 
-from .base import RunLog
 from .judge import NOT_ATTEMPTED
 from .model import Outcome
 from .prepare import identity, known_run, run_id_in
+from .reader import LogReader
 
 
-async def export_run(log: RunLog, run_id: str) -> AsyncIterator[bytes]:
+async def export_run(log: LogReader, run_id: str) -> AsyncIterator[bytes]:
     """Every record of a run, a JSON object a line."""
     encoder = msgspec.json.Encoder()
     async for record in log.events(run_id):
@@ -43,7 +43,7 @@ class Importer:
     persistedAt and hash are given anew, because this store answers for them.
     """
 
-    def __init__(self, log: RunLog) -> None:
+    def __init__(self, log: LogReader) -> None:
         self._log = log
         self._normaliser = V1Normaliser(log.ids)
         self._blocked: set[str] = set()

@@ -6,13 +6,16 @@ refusal, in the order of the request; for each run, events go in up to the first
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
 from runwright.contract.catalog import CATALOG, Role
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal
+from runwright.contract.transitions import Enforcement
 from runwright.control.access import Act
 from runwright.log.judge import NOT_ATTEMPTED
 from runwright.log.model import Outcome
@@ -53,12 +56,13 @@ async def post_events(scope: Any, receive: Any, send: Any) -> None:
     role = call.permit(Act.APPEND)
     body = await read_body(receive)
     single, events = split(body, _header(scope, b"content-type"))
-    outcomes = await _append(call, events, role)
+    wishes = _wishes(scope["query_string"])
+    outcomes = await _append(call, events, role, wishes)
     tenant = call.actor.tenant_id
     call.service.audit.looked(call.actor, Act.APPEND, tenant_id=tenant)
     if single and isinstance(refused := outcomes[0], Refusal):
         raise RunwrightError(ErrorCode(refused.code), refused.detail)
-    status, answer = _answer(outcomes, single)
+    status, answer = _answer(outcomes, single, wishes.blocked)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": answer})
@@ -102,20 +106,54 @@ def _checked(events: list[bytes]) -> list[bytes]:
     return events
 
 
-async def _append(call: Call, events: list[bytes], role: str) -> list[Outcome]:
+class _Wishes(msgspec.Struct):
+    """How a batch is to be taken: all or nothing for each run, by which rules, and which runs had a refusal before."""
+
+    atomic: bool = False
+    enforcement: Enforcement = Enforcement.STRICT
+    blocked: set[str] = set()
+
+
+_PLAIN = _Wishes()
+
+
+def _wishes(query: bytes) -> _Wishes:
+    if not query:
+        return _PLAIN
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    for name in given:
+        if name not in ("atomic", "enforcement", "blocked"):
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"This address takes no {name!r}.")
+    try:
+        return _Wishes(
+            {"true": True, "false": False}[given.get("atomic", ["false"])[0]],
+            Enforcement(given.get("enforcement", [Enforcement.STRICT])[0]),
+            set(msgspec.json.decode(given.get("blocked", ["[]"])[0], type=list[str])),
+        )
+    except (KeyError, ValueError, msgspec.MsgspecError):
+        sentence = "atomic is true or false, enforcement strict or observe, blocked a JSON list of run ids."
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence) from None
+
+
+async def _append(call: Call, events: list[bytes], role: str, wishes: _Wishes) -> list[Outcome]:
     """Only what the caller may say goes on to the log; the rest is refused in its place."""
-    log = call.service.log
+    take = partial(
+        call.service.log.ingest,
+        atomic=wishes.atomic,
+        enforcement=wishes.enforcement,
+        blocked=None if wishes is _PLAIN else wishes.blocked,
+    )
     if call.actor.tenant_id is None and role == "events:server":
-        return await log.ingest(events)
+        return await take(events)
     allowed: list[bytes] = []
     outcomes: list[Outcome | None] = []
-    blocked: set[str] = set()
+    blocked = set(wishes.blocked)
     for event in events:
         refusal = _forbidden(call, event, role, blocked)
         outcomes.append(refusal)
         if refusal is None:
             allowed.append(event)
-    taken = iter(await log.ingest(allowed) if allowed else [])
+    taken = iter(await take(allowed) if allowed else [])
     return [next(taken) if outcome is None else outcome for outcome in outcomes]
 
 
@@ -144,12 +182,15 @@ def _forbidden(call: Call, event: bytes, role: str, blocked: set[str]) -> Refusa
     return refusal
 
 
-def _answer(outcomes: list[Outcome], single: bool) -> tuple[int, bytes]:
+def _answer(outcomes: list[Outcome], single: bool, blocked: set[str]) -> tuple[int, bytes]:
     appended = [each.event_id for each in outcomes if isinstance(each, Receipt) and not each.idempotent]
     deduped = [each.event_id for each in outcomes if isinstance(each, Receipt) and each.idempotent]
     refused = len(outcomes) - len(appended) - len(deduped)
     status = 207 if refused else 201 if single and appended else 200
-    return status, _encoder.encode({"results": outcomes, "appended": appended, "deduped": deduped})
+    answer: dict[str, Any] = {"results": outcomes, "appended": appended, "deduped": deduped}
+    if blocked:
+        answer["blocked"] = sorted(blocked)  # to be handed back with the next part of a stream
+    return status, _encoder.encode(answer)
 
 
 def _header(scope: Any, wanted: bytes) -> bytes:

@@ -168,6 +168,12 @@ async def list_heads(call: Asking) -> Response[dict[str, Any]]:
     return answer({"heads": heads})
 
 
+@get("/v1/store", operation_id="getStore", tags=["store"], summary="Facts about the store", responses=problems())
+async def get_store(call: Asking) -> Response[dict[str, Any]]:
+    call.glance(Act.CHECK_STORE)
+    return answer(await call.service.log.health())
+
+
 @post(
     "/v1/rebuild",
     operation_id="rebuild",
@@ -231,6 +237,7 @@ ROUTES = [
     list_alerts,
     verify,
     list_heads,
+    get_store,
     rebuild,
     healthz,
     readyz,

@@ -49,6 +49,12 @@ async def list_events(
     call: Asking,
     runId: RunId,  # noqa: N803
     after_seq: Annotated[int, QueryParameter(name="afterSeq", ge=0, le=2**53)] = 0,
+    event_type: Annotated[
+        str | None,
+        QueryParameter(name="eventType", max_length=256, description="Only this one event, by what it is about."),
+    ] = None,
+    step_id: Annotated[str | None, QueryParameter(name="stepId", max_length=512)] = None,
+    attempt: Annotated[int, QueryParameter(ge=1, le=2**31)] = 1,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1000,
     format: FromQuery[Literal["runevents"]] = "runevents",  # noqa: A002, ARG001 - others come with playbooks and sinks
     asked: Asked = None,
@@ -56,6 +62,10 @@ async def list_events(
     run_id = real(runId)
     row = await call.look(Act.READ, run_id)
     log = call.service.log
+    if event_type is not None:
+        found = await log.find_event(run_id, event_type, step_id, attempt)
+        only = [] if found is None else [found]
+        return answer({"events": only, "lastEventSeq": row.last_seq, "nextAfterSeq": None})
     full = after_seq + limit <= row.last_seq  # such a page never changes, unless a payload is erased
     headers, known = tagged(
         asked, f"{run_id}|{after_seq}|{limit}|{row.last_seq * (not full)}|{row.edition}", immutable=False

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from runwright.client.line import Line
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.plans.secrets import secret_refs, with_secrets
@@ -21,8 +22,6 @@ from runwright.runtimes.tasks import StepOrder, StepOutcome
 from runwright.tools.base import StepContext, Tool
 from runwright.tools.python import make_importable
 from runwright.tools.secrets import Mask, SecretContext, SecretsProvider
-
-from .line import Line
 
 T = TypeVar("T")
 

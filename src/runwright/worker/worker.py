@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from runwright.client.line import Line
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ErrorInfo
 from runwright.runtimes.executor import Executor
@@ -18,7 +19,6 @@ from runwright.tools.base import Tool
 from runwright.tools.secrets import SecretsProvider
 
 from .job import Job
-from .line import Line
 
 logger = logging.getLogger("runwright.worker")
 
