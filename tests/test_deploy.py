@@ -189,7 +189,7 @@ def process(command: list[str], folder: Path, **environment: str) -> Iterator[su
         assert started.wait(60) == 0
     finally:
         started.kill()
-        started.wait()
+        started.communicate()
 
 
 def call(address: str, path: str, body: Any = None) -> Any:

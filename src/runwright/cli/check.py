@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from runwright.log.anchor import (
 )
 from runwright.log.reader import LogReader
 
+from .deployment import look_at_server, settings_facts
 from .render import plain, plural, table
 from .session import DONE, FOUND_SOMETHING, Session, command
 
@@ -157,6 +159,8 @@ async def doctor_command(session: Session) -> int:
         ("ok", "runwright", __version__),
         ("ok" if (3, 11) <= sys.version_info < (3, 14) else "warn", "python", platform.python_version()),
     ]
+    if session.server is not None:
+        return _told(session, [*facts, *await look_at_server(session)])
     path = session.sqlite_path
     if path is not None and not path.exists():
         facts.append(("ok", "store", f"none yet at {path}; the first append makes it"))
@@ -171,11 +175,15 @@ async def doctor_command(session: Session) -> int:
         facts.append(
             ("ok" if closed else "warn", "anchor key", f"{key}" + ("" if closed else " is readable by others"))
         )
+    return _told(session, [*facts, *settings_facts()])
+
+
+def _told(session: Session, facts: Sequence[tuple[str, str, str]]) -> int:
     if session.as_json:
         session.print_json([{"state": state, "name": name, "value": value} for state, name, value in facts])
     else:
         table(("", "CHECK", "FOUND"), facts)
-    return DONE
+    return FOUND_SOMETHING if any(state == "wrong" for state, _, _ in facts) else DONE
 
 
 async def _look_at_store(session: Session) -> list[tuple[str, str, str]]:

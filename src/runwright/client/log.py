@@ -122,7 +122,7 @@ class RemoteLog:
         atomic: bool = False,
         enforcement: Enforcement = Enforcement.STRICT,
     ) -> list[Outcome]:
-        lines = [each if isinstance(each, bytes) else msgspec.json.encode(each) for each in events]
+        lines = [each if isinstance(each, bytes) else _written(each) for each in events]
         if not lines:
             return []
         query = {
@@ -225,6 +225,13 @@ class RemoteLog:
 
 def _record(document: dict[str, Any]) -> RunEventRecord:
     return decode_event(msgspec.json.encode(document), RunEventRecord)
+
+
+def _written(event: RunEventWrite) -> bytes:
+    """An event as it is sent. One that comes from another log leaves behind what that log said of it."""
+    if type(event) is not RunEventWrite:
+        event = RunEventWrite(**{name: getattr(event, name) for name in RunEventWrite.__struct_fields__})
+    return msgspec.json.encode(event)
 
 
 def _outcome(document: dict[str, Any]) -> Outcome:

@@ -1,0 +1,107 @@
+"""What `doctor` finds out about a deployment: settings that cannot be used, and a server's state from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.timestamps import to_micros
+from runwright.control.policy import read_policy
+from runwright.control.settings import settings_table
+from runwright.log.clock import SystemClock
+from runwright.tools.secrets import provider_from
+
+from .session import Session
+
+Fact = tuple[str, str, str]
+"""ok, warn or wrong; what was looked at; what was found."""
+MOST_SKEW = 5.0
+
+
+def settings_facts() -> list[Fact]:
+    """Every table of runwright.toml, read as the process that uses it would read it."""
+    readers: dict[str, Callable[[dict[str, Any]], object]] = {"policy": read_policy, "secrets": provider_from}
+    if find_spec("litestar") is not None:
+        from runwright.server.settings import read_server_settings
+
+        readers["server"] = read_server_settings
+    facts: list[Fact] = []
+    for name, reader in readers.items():
+        try:
+            table = settings_table(name)
+            reader(table)
+        except RunwrightError as error:
+            facts.append(("wrong", f"[{name}]", error.detail))
+        else:
+            facts.append(("ok", f"[{name}]", f"{len(table)} settings" if table else "defaults"))
+    return facts
+
+
+async def look_at_server(session: Session) -> list[Fact]:
+    """A server from outside: whether it lives, is ready, knows us, and what its store says."""
+    from runwright.client.line import Line
+
+    assert session.server is not None
+    line = Line([session.server], session.token, patience=0.0)
+    facts: list[Fact] = []
+    try:
+        answer = await line.send("GET", "/healthz")
+        facts.append(("ok", "server", session.server))
+        facts.append(_skew(answer.headers.get("date")))
+        for name, (path, shown) in _QUESTIONS.items():
+            facts.append(await _ask(line, name, path, shown))
+        if not session.server.startswith("https://") and "127.0.0.1" not in session.server:
+            facts.append(("warn", "transport", "not encrypted: tokens can be read on the way"))
+    except RunwrightError as error:
+        facts.append(("wrong", "server", f"{error.code} {error.detail}"))
+    finally:
+        await line.close()
+    return facts
+
+
+def _state(found: dict[str, Any]) -> str:
+    return str(found["status"])
+
+
+def _who(found: dict[str, Any]) -> str:
+    may = ", ".join((*found["roles"], *found["scopes"])) or "nothing"
+    where = found["tenantId"] or "every tenant"
+    return f"{found['actorId']} in {where}: {may}"
+
+
+def _store(found: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in found.items())
+
+
+def _alerts(found: dict[str, Any]) -> str:
+    return f"{len(found['alerts'])}"
+
+
+_QUESTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "ready": ("/readyz", _state),
+    "you are": ("/v1/whoami", _who),
+    "store": ("/v1/store", _store),
+    "alerts": ("/v1/alerts", _alerts),
+}
+
+
+async def _ask(line: Any, name: str, path: str, shown: Callable[[Any], str]) -> Fact:
+    try:
+        return ("ok", name, shown(await line.get(path)))
+    except RunwrightError as error:
+        denied = error.code == ErrorCode.AUTHZ_DENIED
+        return ("ok" if denied else "wrong", name, "not for you to see" if denied else f"{error.code} {error.detail}")
+
+
+def _skew(date: str | None) -> Fact:
+    """How far this machine's clock is from the server's."""
+    from email.utils import parsedate_to_datetime
+
+    if date is None:
+        return ("warn", "clock", "the server does not say")
+    theirs = to_micros(parsedate_to_datetime(date).isoformat().replace("+00:00", "Z"))
+    apart = abs(SystemClock().now() - theirs) / 1e6
+    state = "ok" if apart < MOST_SKEW else "warn"
+    return (state, "clock", f"{apart:.0f} s from the server's")

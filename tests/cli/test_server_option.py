@@ -1,0 +1,176 @@
+"""Every command that looks at a store or acts on it does the same against a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PLAN = """
+plan: shop
+params: {n: 1}
+onFailure: wait
+steps:
+  - {id: first, shell: "echo one {{ params.n }}"}
+  - {id: ok, approval: {prompt: "Go?"}}
+  - {id: last, shell: "test -e go || exit 3"}
+"""
+
+
+class Desk:
+    """A server in a process of its own, and commands that are given to it."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        self.address = address
+
+    def __call__(self, *words: str, code: int = 0, stdin: str | None = None, **env: str) -> str:
+        done = self.run(*words, stdin=stdin, **env)
+        assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def run(self, *words: str, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "runwright", *words],
+            cwd=self.folder,
+            env={**os.environ, "RUNWRIGHT_SERVER": self.address, **env},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code))
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "shop.yaml").write_text(PLAN)
+    with (
+        (folder / "server.log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "runwright", "serve", "--port", "0", "--json", "--store", "sqlite:///runs.db"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as server,
+    ):
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["address"]
+        yield Desk(folder, address)
+        server.terminate()
+        assert server.wait(20) == 0
+
+
+def test_a_run_is_started_steered_and_finished(desk: Desk) -> None:
+    run_id = desk("run", "shop.yaml", "--param", "n=7", "--detach", "--run-id", "steered").strip()
+    assert run_id == "steered"
+    assert desk.json("show", "steered")["status"] == "RUNNING"
+    assert "PAUSED" in desk("pause", "steered", "--reason", "a look")
+    assert desk.json("resume", "@last")["engineResult"] == "RESUMED"
+    while not (shown := desk.json("show", "steered")).get("substatus"):
+        pass
+    assert shown["substatus"] == "WAITING_APPROVAL"
+    assert "the step goes on" in desk("approve", "steered")
+    while desk.json("show", "steered").get("substatus") != "embedded/WAITING_OPERATOR":
+        pass
+    (desk.folder / "go").touch()
+    desk("retry", "steered", "last")
+    assert "COMPLETED" in desk("watch", "steered")
+    assert desk("logs", "steered", "first").strip() == "one 7"
+    (desk.folder / "go").unlink()
+
+
+def test_run_stays_until_the_end_and_exits_as_the_run_did(desk: Desk) -> None:
+    (desk.folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
+    (desk.folder / "bad.yaml").write_text("plan: bad\nsteps:\n  - {id: a, shell: 'echo no; exit 3'}\n")
+    assert "COMPLETED" in desk("run", "quick.yaml")
+    told = desk("run", "bad.yaml", code=1)
+    assert "exit 3" in told or "code 3" in told
+    lines = desk("run", "quick.yaml", "--json").splitlines()
+    assert json.loads(lines[-1])["eventType"] == "RunCompleted"
+    again = desk("rerun", "@last", "--force")
+    assert "COMPLETED" in again
+
+
+def test_looking(desk: Desk) -> None:
+    (desk.folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
+    desk("run", "quick.yaml", "--run-id", "looked-at")
+    rows = [json.loads(line) for line in desk("list", "--plan", "quick", "--json").splitlines()]
+    assert "looked-at" in {row["runId"] for row in rows}
+    assert desk.json("show", "looked", "--at", "3")["status"] == "RUNNING"
+    assert len(desk("events", "looked-at", "--json").splitlines()) == 5
+    assert len(desk("events", "looked-at", "--after", "3").splitlines()) == 2
+    assert desk("alerts").strip() != ""
+    assert desk.json("artifacts", "list", "looked-at") == []
+    assert desk.json("verify", "looked-at")["ok"] is True
+    assert desk.json("rebuild", "--check")["different"] == []
+    desk("anchor", "-o", "anchor.json")
+    assert desk.json("verify", "--anchor", "anchor.json")["ok"] is True
+    names = {fact["name"]: fact["state"] for fact in desk.json("doctor")}
+    assert names["ready"] == names["you are"] == names["store"] == "ok"
+    assert "by itself" in desk.run("recover").stderr
+
+
+def test_events_in_and_out(desk: Desk) -> None:
+    desk("run", "quick.yaml", "--run-id", "exported")
+    lines = desk("export", "exported")
+    renamed = lines.replace('"exported"', '"imported"')
+    taken = json.loads(desk("import", "-", "--json", stdin=renamed, code=2))
+    assert taken["imported"] == 0  # the keys say which run they are of
+    assert json.loads(desk("import", "-", "--json", stdin=lines))["duplicates"] == 5
+    key = desk.json(
+        "key", "--run-id", "new", "--attempt", "1", "--type", "RunQueued", "--plan-id", "p", "--plan-version", "1"
+    )
+    event = {
+        "eventId": "0e9d2f86-2d6a-4c3f-8f7a-61d5e1a0b9c4",
+        "eventType": "RunQueued",
+        "runId": "new",
+        "tenantId": "default",
+        "projectId": "default",
+        "environmentId": "default",
+        "planId": "p",
+        "planVersion": "1",
+        "engineAttemptId": 1,
+        "logicalAttemptId": 1,
+        "idempotencyKey": key["key"],
+        "emittedAt": "2026-01-31T08:00:00Z",
+    }
+    receipts = desk("append", "-", "--json", stdin=f"{json.dumps(event)}\n{json.dumps(event)}\n")
+    assert [json.loads(line)["status"] for line in receipts.splitlines()] == ["appended", "duplicate"]
+    refused = desk("append", "-", "--json", stdin="nonsense\n", code=2)
+    assert json.loads(refused)["code"] == "SCHEMA_VALIDATION_FAILED"
+
+
+def test_what_is_wrong_is_said_in_the_same_words(desk: Desk) -> None:
+    assert "RUN_NOT_FOUND" in desk.run("show", "nosuch").stderr
+    assert desk.run("show", "nosuch").returncode == 2
+    done = desk.run("list", RUNWRIGHT_SERVER="http://127.0.0.1:1")
+    assert (done.returncode, "SERVER_UNREACHABLE" in done.stderr) == (3, True)
+    both = desk.run("list", "--store", "sqlite:///x.db", "--server", desk.address)
+    assert both.returncode == 2
+    assert "STORE_UNAVAILABLE" in desk.run("list", "--store", "sqlite:///nosuch.db").stderr
+
+
+def test_tokens_close_the_door(desk: Desk) -> None:
+    """The last one here: from now on everybody needs a token."""
+    made = desk.json("token", "create", "root", "--role", "Admin")
+    env = {"RUNWRIGHT_TOKEN": made["token"]}
+    assert "AUTHN_REQUIRED" in desk.run("list").stderr
+    desk("list", **env)
+    second = json.loads(desk("token", "create", "vera", "--role", "viewer", "--tenant", "acme", "--json", **env))
+    assert "vera" in desk("token", "list", **env)
+    assert desk.run("cancel", "looked-at", RUNWRIGHT_TOKEN=second["token"]).returncode == 2
+    desk("token", "revoke", second["details"]["tokenId"], **env)
+    assert "AUTHN_FAILED" in desk.run("list", RUNWRIGHT_TOKEN=second["token"]).stderr
