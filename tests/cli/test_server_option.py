@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,10 @@ class Desk:
         return json.loads(self(*words, "--json", code=code))
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    folder = tmp_path_factory.mktemp("served")
+@contextmanager
+def served(folder: Path) -> Iterator[Desk]:
     (folder / "shop.yaml").write_text(PLAN)
+    (folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
     with (
         (folder / "server.log").open("wb") as log,
         subprocess.Popen(
@@ -71,6 +72,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield Desk(folder, address)
         server.terminate()
         assert server.wait(20) == 0
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with served(tmp_path_factory.mktemp("served")) as found:
+        yield found
 
 
 def test_a_run_is_started_steered_and_finished(desk: Desk) -> None:
@@ -93,7 +100,6 @@ def test_a_run_is_started_steered_and_finished(desk: Desk) -> None:
 
 
 def test_run_stays_until_the_end_and_exits_as_the_run_did(desk: Desk) -> None:
-    (desk.folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
     (desk.folder / "bad.yaml").write_text("plan: bad\nsteps:\n  - {id: a, shell: 'echo no; exit 3'}\n")
     assert "COMPLETED" in desk("run", "quick.yaml")
     told = desk("run", "bad.yaml", code=1)
@@ -105,7 +111,6 @@ def test_run_stays_until_the_end_and_exits_as_the_run_did(desk: Desk) -> None:
 
 
 def test_looking(desk: Desk) -> None:
-    (desk.folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
     desk("run", "quick.yaml", "--run-id", "looked-at")
     rows = [json.loads(line) for line in desk("list", "--plan", "quick", "--json").splitlines()]
     assert "looked-at" in {row["runId"] for row in rows}
@@ -163,14 +168,15 @@ def test_what_is_wrong_is_said_in_the_same_words(desk: Desk) -> None:
     assert "STORE_UNAVAILABLE" in desk.run("list", "--store", "sqlite:///nosuch.db").stderr
 
 
-def test_tokens_close_the_door(desk: Desk) -> None:
-    """The last one here: from now on everybody needs a token."""
-    made = desk.json("token", "create", "root", "--role", "Admin")
-    env = {"RUNWRIGHT_TOKEN": made["token"]}
-    assert "AUTHN_REQUIRED" in desk.run("list").stderr
-    desk("list", **env)
-    second = json.loads(desk("token", "create", "vera", "--role", "viewer", "--tenant", "acme", "--json", **env))
-    assert "vera" in desk("token", "list", **env)
-    assert desk.run("cancel", "looked-at", RUNWRIGHT_TOKEN=second["token"]).returncode == 2
-    desk("token", "revoke", second["details"]["tokenId"], **env)
-    assert "AUTHN_FAILED" in desk.run("list", RUNWRIGHT_TOKEN=second["token"]).stderr
+def test_tokens_close_the_door(tmp_path: Path) -> None:
+    with served(tmp_path) as desk:
+        desk("run", "quick.yaml", "--run-id", "mine")
+        made = desk.json("token", "create", "root", "--role", "Admin")
+        env = {"RUNWRIGHT_TOKEN": made["token"]}
+        assert "AUTHN_REQUIRED" in desk.run("list").stderr
+        desk("list", **env)
+        second = json.loads(desk("token", "create", "vera", "--role", "viewer", "--tenant", "acme", "--json", **env))
+        assert "vera" in desk("token", "list", **env)
+        assert desk.run("cancel", "mine", RUNWRIGHT_TOKEN=second["token"]).returncode == 2
+        desk("token", "revoke", second["details"]["tokenId"], **env)
+        assert "AUTHN_FAILED" in desk.run("list", RUNWRIGHT_TOKEN=second["token"]).stderr
