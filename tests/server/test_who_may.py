@@ -61,6 +61,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/v1/whoami"): Route(None, None, False),
     ("GET", "/v1/verify"): Route(Act.CHECK_STORE, None, False),
     ("GET", "/v1/heads"): Route(Act.CHECK_STORE, None, False),
+    ("GET", "/v1/store"): Route(Act.CHECK_STORE, None, False),
     ("POST", "/v1/rebuild"): Route(Act.CHECK_STORE, None, False),
     ("GET", "/metrics"): Route(Act.SEE_METRICS, None, False),
 }

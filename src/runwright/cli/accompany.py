@@ -14,10 +14,9 @@ import click
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.interface import OutputReader, RunOperations
-from runwright.control.open import open_operations, state_folder
+from runwright.control.open import open_operations, step_logs_of
 from runwright.control.signals import SignalDecision
 from runwright.log.reader import LogReader
-from runwright.results.steplogs import StepLogs
 
 from .follow import Follower, overheard
 from .hints import Commands
@@ -60,8 +59,8 @@ async def onlooker(session: Session) -> AsyncGenerator[tuple[LogReader, OutputRe
         async with session.remote() as remote:
             yield remote.log, remote.engine.step_logs
         return
-    async with session.open() as log:
-        yield log, StepLogs(state_folder(session.store) / "logs")
+    async with session.open_store() as log:
+        yield log, step_logs_of(log, session.store)
 
 
 class Company:

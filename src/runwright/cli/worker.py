@@ -21,8 +21,6 @@ DEFAULT_SERVER = "http://127.0.0.1:8484"
 
 
 @command("worker")
-@click.option("--server", "servers", multiple=True, metavar="URL", help="May be repeated; they share their store.")
-@click.option("--token", metavar="TOKEN", help="Default: RUNWRIGHT_TOKEN. It needs the scope steps.")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Default: default. May be repeated.")
 @click.option("--slots", type=click.IntRange(1, 1000), default=8, show_default=True, help="Steps at a time.")
 @click.option("--name", help="What to call this worker. Default: the machine's name and the process.")
@@ -30,8 +28,6 @@ DEFAULT_SERVER = "http://127.0.0.1:8484"
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text")
 async def worker_command(
     session: Session,
-    servers: tuple[str, ...],
-    token: str | None,
     queues: tuple[str, ...],
     slots: int,
     name: str | None,
@@ -41,7 +37,8 @@ async def worker_command(
     """Carry steps out that servers leave to workers.
 
     A server leaves a step to workers if the step says `dispatch: {queue: NAME}`, or all of them if it was started with
-    `[server] steps = "workers"`. Secrets are this process's own; code is looked for where the plan says it is.
+    `[server] steps = "workers"`. --server may name several, with commas: they share their store. The token needs the
+    scope steps. Secrets are this process's own; code is looked for where the plan says it is.
     """
     try:
         from runwright.client.line import Line
@@ -58,8 +55,8 @@ async def worker_command(
     except NoDuration as error:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"--drain: {error}") from None
     set_up_logs(in_json=log_format == "json", access=False)
-    asked = list(servers) or [os.environ.get("RUNWRIGHT_SERVER") or DEFAULT_SERVER]
-    line = Line(asked, token or os.environ.get("RUNWRIGHT_TOKEN"), patience=None, name="runwright-worker")
+    asked = (session.server or DEFAULT_SERVER).split(",")
+    line = Line(asked, session.token, patience=None, name="runwright-worker")
     called = name or f"{socket.gethostname()}:{os.getpid()}"
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -23,6 +23,7 @@ from .access import Actor
 logger = logging.getLogger("runwright.audit")
 
 FLUSH_SECONDS = 5.0
+LONGEST_NAME = 512
 MOST_COUNTED = 5000
 """Entries that are counted in memory before they are written."""
 
@@ -178,7 +179,8 @@ def _facts(actor: Actor, more: dict[str, Any]) -> dict[str, Any]:
 
 def _row(kind: _Kind, at: int, count: int, facts: dict[str, Any]) -> tuple[Any, ...]:
     texts = (kind.outcome, kind.action, kind.tenant_id, kind.actor_id, kind.run_id, kind.code)
-    clean = tuple(text.replace("\0", "") for text in texts)  # a store may not take it, and nobody has such a name
+    # A store takes neither NULs nor long names in an index, and nobody has such a name.
+    clean = tuple(text.replace("\0", "")[:LONGEST_NAME] for text in texts)
     return (at, count, *clean, msgspec.json.encode(facts).decode().replace("\\u0000", ""))
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.log.base import RunLog
 from runwright.log.open import DEFAULT_STORE, open_log
 from runwright.plans.store import PlanStore
+from runwright.results.logtable import StepLogTable
 from runwright.results.steplogs import StepLogs
 from runwright.results.store import ResultStore
 from runwright.results.values import ValueKeeper, ValuesInFiles, ValuesWithLog
@@ -55,6 +57,13 @@ def tools_here() -> dict[str, Tool]:
     return {**all_tools(), HttpTool.kind: HttpTool(cast("list[str]", allowed))}
 
 
+def step_logs_of(log: RunLog, store: str) -> StepLogs | StepLogTable:
+    """Where steps' output is: in the store, if many processes share it; else in files beside it."""
+    if store.startswith("postgres"):
+        return StepLogTable(log.desk)
+    return StepLogs(state_folder(store) / "logs")
+
+
 @asynccontextmanager
 async def open_operations(
     store: str | None = None, *, settings: EngineSettings | None = None, runtime: str = "embedded"
@@ -64,7 +73,7 @@ async def open_operations(
     folder = state_folder(url)
     settings, tools = settings or EngineSettings(), tools_here()
     async with open_log(url) as log:
-        step_logs = StepLogs(folder / "logs")
+        step_logs = step_logs_of(log, url)
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
@@ -83,4 +92,4 @@ async def open_operations(
             yield Operations(log, engine, policy=read_policy(settings_table("policy")))
         finally:
             await engine.close()
-            step_logs.close()
+            await step_logs.aclose()

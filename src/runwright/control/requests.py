@@ -8,6 +8,9 @@ from uuid import UUID
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.desk import Desk
 
+LONGEST = 2000
+"""Bytes that the index over the six takes."""
+
 Request = tuple[str, ...]
 """tenantId, projectId, environmentId, planId, planVersion, runRequestId"""
 
@@ -24,6 +27,10 @@ async def run_of_request(desk: Desk, request: Request, run_id: str | None) -> st
             raise RunwrightError(
                 ErrorCode.INVALID_ARGUMENT, "Ids in a request have 1 to 512 characters, and no | and no NUL."
             )
+    if len("".join(request).encode()) > LONGEST:
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, f"The ids of a request have {LONGEST} bytes at most, together."
+        )
     wanted = run_id or str(UUID(hex=request_key(request)[:32], version=4))
     await desk.write("put_request", *request, wanted)
     found = await desk.read("find_request", *request)

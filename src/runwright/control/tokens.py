@@ -63,12 +63,8 @@ class Tokens:
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Make a token; gives back what is known of it and the text that its holder shows. Nobody sees that again."""
-        _check(name, roles, scopes, lifetime, by)
-        if tenant_id is None:
-            tenant_id = by.tenant_id
-        else:
-            _check_name("tenant", tenant_id)
-            check_tenant(by, tenant_id)
+        check_token(name, by=by, tenant_id=tenant_id, roles=roles, scopes=scopes, lifetime=lifetime)
+        tenant_id = by.tenant_id if tenant_id is None else tenant_id
         token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         now = self._clock.now()
         expires_at = None if lifetime is None else now + int(lifetime * 1e6)
@@ -150,8 +146,20 @@ def _kept(row: Any) -> _Kept:
     return _Kept(token, digest, expires_at)
 
 
-def _check(name: str, roles: Sequence[str], scopes: Sequence[str], lifetime: float | None, by: Actor) -> None:
+def check_token(
+    name: str,
+    *,
+    by: Actor,
+    tenant_id: str | None = None,
+    roles: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    lifetime: float | None = None,
+) -> None:
+    """Refuse a token that cannot be, or that this actor may not make."""
     _check_name("name", name)
+    if tenant_id is not None:
+        _check_name("tenant", tenant_id)
+        check_tenant(by, tenant_id)
     for kind, given, known in (("role", roles, ROLES), ("scope", scopes, SCOPES)):
         for each in given:
             if each not in known:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from .model import Holder
 
+UNKNOWN = "?"
+"""When a process started of which one may only know that it is there."""
+
 
 @cache
 def _host() -> str:
@@ -24,9 +27,20 @@ def _start_time(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return None
+        return UNKNOWN if _is_hidden(pid) else None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is such a process after all: /proc may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def this_process() -> Holder:
@@ -43,4 +57,4 @@ def is_dead(holder: Holder | None) -> bool:
     """True only if that process provably no longer runs: same machine and boot, and no such process."""
     if holder is None or not holder.started or holder.host != _host():
         return False
-    return holder != this_process() and _start_time(holder.pid) != holder.started
+    return holder != this_process() and _start_time(holder.pid) not in (holder.started, UNKNOWN)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from .logchunks import ChunkFiles
 from .loglines import LineBuffer
 
 HOLD_BACK = 0.2
@@ -35,11 +33,23 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+class Sink(Protocol):
+    """Takes an attempt's blocks of lines."""
+
+    def write(self, block: bytes, since: str) -> None:
+        """Keep a block whose first line is of this time: all of it, or nothing and an OSError."""
+        ...
+
+    def skip(self, count: int) -> None:
+        """So many bytes are lost."""
+        ...
+
+
 class LogHome(Protocol):
     """Whoever keeps the writers."""
 
     def now(self) -> int: ...
-    def path(self, run_id: str, entity: str) -> Path: ...
+    def sink(self, run_id: str, entity: str, attempt: int) -> Sink: ...
     def flush_soon(self, writer: LogWriter) -> None: ...
     def note_failure(self, error: OSError) -> None: ...
 
@@ -63,7 +73,7 @@ class LogWriter:
         self._run_id, self._entity, self._attempt = run_id, entity, attempt
         self._lock = threading.RLock()
         self._lines: LineBuffer | None = None
-        self._files: ChunkFiles | None = None
+        self._files: Sink | None = None
         self._closed = self._busy = self._waiting = False  # waiting: for the next flush
         self._process = _process
         self._alone = False  # in a fork of our process, where nobody flushes
@@ -117,8 +127,7 @@ class LogWriter:
             self._alone, self._busy, self._lines = True, False, None
         with self._lock:
             if self._lines is None:
-                folder = self._home.path(self._run_id, self._entity)
-                self._files = ChunkFiles(folder, self._run_id, self._entity, self._attempt)
+                self._files = self._home.sink(self._run_id, self._entity, self._attempt)
                 self._lines = LineBuffer(self._home.now, self._keep)
 
     def _keep(self, block: bytes, since: str) -> None:

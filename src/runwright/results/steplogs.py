@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
+from .logchunks import ChunkFiles
 from .logfiles import safe_name
 from .logreader import LogLine, RunCursor, last_line
 from .logwriter import LogWriter, Masking
@@ -78,7 +79,17 @@ class StepLogs:
             self._flusher.join(timeout=2)
         self._flush_all()
 
+    def settle(self, call: Callable[[], None]) -> None:
+        """Call once all that was written so far is kept, which it is."""
+        call()
+
+    async def aclose(self) -> None:
+        self.close()
+
     # For writers
+
+    def sink(self, run_id: str, entity: str, attempt: int) -> ChunkFiles:
+        return ChunkFiles(self.path(run_id, entity), run_id, entity, attempt)
 
     def path(self, run_id: str, entity: str) -> Path:
         return self._folder / safe_name(run_id) / safe_name(entity)

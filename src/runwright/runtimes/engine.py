@@ -23,6 +23,7 @@ from runwright.log.base import RunLog
 from runwright.log.judge import Fence
 from runwright.plans.store import PlanStore
 from runwright.results.artifacts import ArtifactStore
+from runwright.results.logtable import StepLogTable
 from runwright.results.steplogs import StepLogs
 from runwright.results.values import Values
 from runwright.tools.base import Tool
@@ -59,7 +60,7 @@ class Engine:
         tools: dict[str, Tool],
         plans: PlanStore,
         results: Values,
-        step_logs: StepLogs,
+        step_logs: StepLogs | StepLogTable,
         owner: str,
         settings: EngineSettings,
         secrets: SecretsProvider | None = None,

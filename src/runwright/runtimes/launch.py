@@ -344,7 +344,9 @@ class Launcher:
             return
         took = (self._engine.clock.monotonic() - running.began) * 1000
         artifacts = (*running.artifacts, *outcome.artifacts)
-        self._driver.tell(StepEnded(running.path, running.attempt, round(took, 3), result, error, artifacts))
+        ended = StepEnded(running.path, running.attempt, round(took, 3), result, error, artifacts)
+        # Its output first: whoever follows the run stops reading there.
+        self._engine.step_logs.settle(partial(self._driver.tell, ended))
 
     def _came_late(self, running: _Running, outcome: Outcome) -> None:
         """It went on after it was given up. Where that is because the run is another's now, people should know."""

@@ -54,7 +54,9 @@ class StepOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """The file that the plan's code lies beside."""
 
 
-class StepOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StepOutcome(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """What became of it."""
 
     result: Any = None
@@ -108,6 +110,7 @@ class TaskTable:
         await self._desk.write("drop_task", run_id, path, attempt)
 
     async def drop_all(self, run_id: str) -> None:
+        await self._desk.write("drop_reports", run_id)
         await self._desk.write("drop_tasks", run_id)
 
     async def reports(self, owner: str) -> list[tuple[int, str, str, int, bytes]]:
@@ -163,6 +166,14 @@ class TaskTable:
         rows = await self._desk.write("put_report", task_id, lease_no, body)
         await self._log.ring()
         return rows[0][0]
+
+    async def keep(self, task_id: int, lease_no: int, ref: ArtifactRef) -> None:
+        """Note an artifact that a worker handed over: only those count as made by its step."""
+        await self._desk.write("put_kept", task_id, lease_no, msgspec.json.encode(ref))
+
+    async def kept(self, task_id: int) -> list[ArtifactRef]:
+        rows = await self._desk.read("kept_of", task_id)
+        return [msgspec.json.decode(row[0], type=ArtifactRef) for row in rows]
 
     async def take_answer(self, report_no: int) -> str | None:
         rows = await self._desk.write("take_answer", report_no)

@@ -33,7 +33,8 @@ def _provide_call(request: Request[Any, Any, Any]) -> Call:
 def _from_us(request: Request[Any, Any, Any], error: RunwrightError) -> Response[Any]:
     problem = problem_of(error, call_of(request.scope).request_id)
     body = answer(problem).content
-    return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers_of(problem))
+    more = {"allow": error.facts["allow"]} if "allow" in error.facts else {}
+    return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers={**headers_of(problem), **more})
 
 
 def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
@@ -55,6 +56,8 @@ def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Re
 
 def _from_nowhere(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """A fault of ours. Callers learn its id; what it was is in our log."""
+    if isinstance(error, RecursionError):
+        return _from_us(request, RunwrightError(ErrorCode.INVALID_ARGUMENT, "The body is nested too deeply."))
     request_id = call_of(request.scope).request_id
     logger.error("Request %s failed", request_id, exc_info=error)
     return _from_us(request, RunwrightError(ErrorCode.INTERNAL_ERROR, FAULT))
@@ -63,8 +66,14 @@ def _from_nowhere(request: Request[Any, Any, Any], error: Exception) -> Response
 def _sentence(error: HTTPException) -> str:
     extra: Any = error.extra
     told = cast("list[dict[str, Any]]", extra) if isinstance(extra, list) else []
-    sentences = [f"{each.get('key') or 'body'}: {each.get('message')}" for each in told]
+    sentences = [f"{_wire_name(str(each.get('key') or 'body'))}: {each.get('message')}" for each in told]
     return "; ".join(sentences) or error.detail or "The request is not what it should be."
+
+
+def _wire_name(name: str) -> str:
+    """A parameter as callers know it."""
+    first, *rest = name.split("_")
+    return "body" if name == "data" else first + "".join(part.capitalize() for part in rest)
 
 
 async def _known_queries(request: Request[Any, Any, Any]) -> None:

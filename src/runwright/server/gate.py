@@ -49,7 +49,7 @@ class Gate:
         passage = _Passage(self._service, scope, receive, send)
         try:
             await passage.enter()
-            await self._app(scope, passage.receive, passage.send)
+            await self._app(passage.scope, passage.receive, passage.send)
         except RunwrightError as error:
             await passage.fail(error)
         except Exception as error:
@@ -64,7 +64,7 @@ class _Passage:
 
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
         self._service = service
-        self._scope = scope
+        self.scope: Any = scope
         self._receive = receive
         self._send = send
         self._began = service.log.clock.monotonic()
@@ -78,11 +78,17 @@ class _Passage:
 
     async def enter(self) -> None:
         """Refuse what may not come in; else say who it is."""
-        scope, service = self._scope, self._service
+        scope, service = self.scope, self._service
         if b"%2f" in scope["raw_path"].lower():
             scope["path"] = unquote(re.sub("%2f", SLASH, scope["raw_path"].decode("ascii"), flags=re.IGNORECASE))
-        if "\0" in scope["path"]:
+        if SLASH in unquote(scope["raw_path"].decode("latin-1")):
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "A name has a character in it that is for private use.")
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "No name has a NUL in it.")
+        if scope["method"] == "HEAD" and not scope["path"].endswith("/stream"):
+            scope = self.scope = {**scope, "method": "GET"}  # whoever sends the answer leaves the body out
+        if scope["method"] == "OPTIONS":
+            raise RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "Pages of other servers have no business here.")
         if scope["path"].startswith(FRAMEWORK):
             raise RunwrightError(ErrorCode.ROUTE_NOT_FOUND, "There is nothing at this address. See /openapi.json.")
         if scope["path"] in OPEN_TO_ALL:
@@ -99,7 +105,7 @@ class _Passage:
         scope[KEY] = Call(service, actor, self.request_id)
 
     def _check_body(self) -> None:
-        if self._scope["method"] not in ("POST", "PUT", "PATCH"):
+        if self.scope["method"] not in ("POST", "PUT", "PATCH"):
             return
         length = self._headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > self._largest:
@@ -107,14 +113,16 @@ class _Passage:
         if length == b"0" or (not length and b"transfer-encoding" not in self._headers):
             return
         kind = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if kind not in (b"application/json", b"application/x-ndjson", b"application/octet-stream"):
+        path = self.scope["path"]
+        if kind not in _kinds(path):
             # What a page elsewhere may send without asking is never one of these.
             raise RunwrightError(
-                ErrorCode.MEDIA_TYPE_NOT_SUPPORTED, "Say what you send: Content-Type: application/json."
+                ErrorCode.MEDIA_TYPE_NOT_SUPPORTED,
+                f"Say what you send: Content-Type: {_kinds(path)[0].decode()}.",
             )
 
     async def _who(self) -> Actor:
-        scope, service = self._scope, self._service
+        scope, service = self.scope, self._service
         source_ip = scope["client"][0] if scope.get("client") else None
         user_agent = self._headers.get(b"user-agent", b"").decode("latin-1")[:200] or None
         shown = self._headers.get(b"authorization", b"")
@@ -145,7 +153,9 @@ class _Passage:
         host = self._headers.get(b"host", b"").decode("latin-1")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         forwarded = [header for header in (b"forwarded", b"x-forwarded-for") if header in self._headers]
-        if forwarded or not is_loopback(name):
+        origin = self._headers.get(b"origin", b"").decode("latin-1").partition("://")[2].rpartition(":")
+        elsewhere = b"origin" in self._headers and not is_loopback(origin[0] or origin[2])
+        if forwarded or elsewhere or not is_loopback(name):
             raise RunwrightError(
                 ErrorCode.AUTHN_REQUIRED,
                 "This server is open to the local user only, and this came from elsewhere. Make a token: "
@@ -183,12 +193,14 @@ class _Passage:
             raise error  # too late to say so: the connection is cut
         problem: Problem = problem_of(error, self.request_id)
         more = [(b"connection", b"close")] if problem.status in (408, 413) else []
+        if problem.status == 405:
+            more.append((b"allow", b"GET, HEAD, POST, DELETE"))
         await send_problem(self.send, problem, more)
 
     def leave(self) -> None:
-        scope = self._scope
+        scope = self.scope
         took = self._service.log.clock.monotonic() - self._began
-        route = scope.get("path_template") or ("other" if self._status == 404 else scope["path"])
+        route = scope.get("path_template") or "other"  # never a name that a caller made up
         self._service.measures.answered(scope["method"], route, self._status, took)
         if not access_log.isEnabledFor(logging.INFO):
             return
@@ -206,6 +218,15 @@ class _Passage:
         }
         address = scope["raw_path"].decode("latin-1")
         access_log.info("%s %s %s", scope["method"], address, self._status, extra={"facts": facts})
+
+
+def _kinds(path: str) -> tuple[bytes, ...]:
+    """What may be sent to an address."""
+    if path == "/v1/events":
+        return (b"application/json", b"application/x-ndjson")
+    if path.startswith("/v1/leases/") and path.endswith("/artifacts"):
+        return (b"application/octet-stream",)
+    return (b"application/json",)
 
 
 def _largest(path: str) -> int:

@@ -52,7 +52,7 @@ class IngestAnswer(msgspec.Struct, rename="camel"):
 async def post_events(scope: Any, receive: Any, send: Any) -> None:
     call = call_of(scope)
     if scope["method"] != "POST":
-        raise RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "Events are sent with POST.")
+        raise RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "Events are sent with POST.", allow="POST")
     role = call.permit(Act.APPEND)
     body = await read_body(receive)
     single, events = split(body, _header(scope, b"content-type"))

@@ -16,9 +16,14 @@ from litestar import Request, Response, post
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.refs import ArtifactRef
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.control.access import Act
+from runwright.control.views import artifacts_of
+from runwright.results.artifacts import read_key
+from runwright.results.encoding import encode_result
+from runwright.runtimes.executor_work import LONGEST_MESSAGE
 from runwright.runtimes.late import late_result
+from runwright.runtimes.launch import LARGEST_CHECKPOINT
 from runwright.runtimes.tasks import LEASE_SECONDS, StepOrder, StepOutcome
 
 from .answers import answer, check_text, problems
@@ -31,6 +36,8 @@ LONGEST_WAIT = 30.0
 ORDER_SECONDS = LEASE_SECONDS
 """How long the start of a step may take to be in the log, before its lease is another's."""
 ANSWER_SECONDS = 30.0
+LARGEST_FACTS = 16 * 1024
+MOST_WRITERS = 1000
 
 
 def _name(call: Call, worker: str) -> str:
@@ -54,7 +61,7 @@ async def _held(call: Call, lease_id: str, worker: str) -> Any:
     task_id, lease_no = _parts(lease_id)
     row = await call.service.desks.table.find(task_id)
     if row is None:
-        raise _lost()
+        raise _not_held(call, None)
     task = _Held(*row)
     if not call.actor.sees(task.tenant_id) or (task.worker, task.lease_no, task.state) != (
         _name(call, worker),
@@ -64,6 +71,14 @@ async def _held(call: Call, lease_id: str, worker: str) -> Any:
         raise _lost()
     call.run_id = task.run_id
     return task
+
+
+def _not_held(call: Call, task: _Held | None) -> RunwrightError:
+    """Somebody speaks for a step that is not theirs."""
+    error = _lost()
+    theirs = task is not None and call.actor.sees(task.tenant_id)
+    call.denied(Act.CARRY_OUT, error, run_id=task.run_id if task is not None and theirs else None)
+    return error
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -133,10 +148,10 @@ async def _orders(call: Call, worker: str, claimed: dict[int, int]) -> list[dict
             order = msgspec.json.decode(body, type=StepOrder)
             leases.append({"leaseId": lease_id, "leaseSeconds": LEASE_SECONDS, "order": order})
         waiting = {task_id: no for task_id, no in waiting.items() if task_id not in ready and task_id not in gone}
-        if leases:
-            break  # the rest is found when its lease runs out, or by the next call
         if waiting:
             await desks.wait(0.1)
+    for task_id, lease_no in waiting.items():
+        await desks.table.give_back(task_id, lease_no)
     return leases
 
 
@@ -181,30 +196,55 @@ async def end_step(
 ) -> Response[dict[str, Any]]:
     call.permit(Act.CARRY_OUT)
     check_text(msgspec.to_builtins(data))
-    service = call.service
-    if (writer := service.desks.writers.pop(leaseId, None)) is not None:
-        await asyncio.to_thread(writer.close)
+    service, desks = call.service, call.service.desks
     task_id, lease_no = _parts(leaseId)
-    row = await service.desks.table.find(task_id)
-    if row is not None:
-        task = _Held(*row)
-        call.run_id = task.run_id
-        body = msgspec.json.encode(data)
-        if call.actor.sees(task.tenant_id) and await service.desks.table.end(
-            task_id, lease_no, _name(call, worker), body
-        ):
-            return answer({"leaseId": leaseId})
-        is_same = (task.worker, task.lease_no, task.state) == (_name(call, worker), lease_no, "DONE")
-        if is_same:
-            return answer({"leaseId": leaseId})  # it was said before
-        if call.actor.sees(task.tenant_id):
-            await _keep_late(call, task, lease_no, data)
-    raise _lost()
+    row = await desks.table.find(task_id)
+    task = None if row is None else _Held(*row)
+    if task is None or not call.actor.sees(task.tenant_id):
+        raise _not_held(call, None)
+    call.run_id = task.run_id
+    if (task.worker, task.lease_no) != (_name(call, worker), lease_no):
+        if lease_no < task.lease_no or (lease_no == task.lease_no and task.worker is None):
+            await _keep_late(call, task, lease_no, worker, data)
+        raise _not_held(call, task)
+    if task.state == "DONE":
+        return answer({"leaseId": leaseId})  # it was said before
+    outcome = await _storable(call, task, data)
+    if (writer := desks.writers.pop(leaseId, None)) is not None:
+        await asyncio.to_thread(writer.close)
+    flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    service.operations.engine.step_logs.settle(lambda: flushed.set_result(None))
+    await flushed
+    if not await desks.table.end(task_id, lease_no, _name(call, worker), msgspec.json.encode(outcome)):
+        raise _not_held(call, task)
+    return answer({"leaseId": leaseId})
 
 
-async def _keep_late(call: Call, task: _Held, lease_no: int, outcome: StepOutcome) -> None:
+async def _storable(call: Call, task: _Held, outcome: StepOutcome) -> StepOutcome:
+    """What a worker says, held to what the log takes."""
+    encode_result(outcome.result)  # says so if it is nested too deeply
+    error = outcome.error
+    if error is not None:
+        facts = error.facts if len(msgspec.json.encode(error.facts)) <= LARGEST_FACTS else None
+        error = ErrorInfo(
+            (error.code or "STEP_FAILED")[:100],
+            (error.message or "")[:LONGEST_MESSAGE],
+            error.retryable,
+            (error.category or "user")[:100],
+            facts,
+        )
+    kept = {ref.uri for ref in await call.service.desks.table.kept(task.task_id)}
+    for ref in outcome.artifacts:
+        if read_key(ref.uri) is not None and ref.uri not in kept:
+            sentence = f"The artifact {ref.uri} was not made by this step. Hand over what it made, then name it."
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence)
+    return StepOutcome(result=outcome.result, error=error, artifacts=outcome.artifacts)
+
+
+async def _keep_late(call: Call, task: _Held, lease_no: int, worker: str, outcome: StepOutcome) -> None:
     result = None if outcome.error is not None else msgspec.json.encode(outcome.result)
-    alert = late_result(task.run_id, task.path, task.attempt, lease_no, result, outcome.error)
+    late = late_result(task.run_id, task.path, task.attempt, lease_no, result, outcome.error)
+    alert = msgspec.structs.replace(late, facts={**late.facts, "worker": _name(call, worker)})
     call.service.operations.engine.late_results += 1
     await call.service.log.raise_alerts([alert])
 
@@ -242,7 +282,10 @@ async def checkpoint(
     check_text(msgspec.to_builtins(data))
     task = await _held(call, leaseId, worker)
     desks, clock = call.service.desks, call.service.log.clock
-    number = await desks.table.report(task.task_id, task.lease_no, msgspec.json.encode(data.state))
+    body = encode_result(data.state)
+    if len(body) > LARGEST_CHECKPOINT:
+        raise RunwrightError(ErrorCode.PAYLOAD_TOO_LARGE, f"A checkpoint may have {LARGEST_CHECKPOINT:,} bytes.")
+    number = await desks.table.report(task.task_id, task.lease_no, body)
     deadline = clock.monotonic() + ANSWER_SECONDS
     while (found := await desks.table.take_answer(number)) is None:
         if clock.monotonic() > deadline:
@@ -274,6 +317,9 @@ async def write_output(
     if writer is None:
         logs = call.service.operations.engine.step_logs
         writer = desks.writers[leaseId] = logs.writer(task.run_id, task.path, task.attempt)
+        if len(desks.writers) > MOST_WRITERS:
+            oldest = desks.writers.pop(next(iter(desks.writers)))  # of a lease that was lost, most likely
+            await asyncio.to_thread(oldest.close)
     for part in data.parts:
         writer.write(part.stream, part.text.encode(errors="replace"))
     return answer({"leaseId": leaseId})
@@ -296,7 +342,7 @@ async def keep_artifact(
     kind: Annotated[str, QueryParameter(min_length=1, max_length=64)] = "file",
 ) -> Response[ArtifactRef]:
     call.permit(Act.CARRY_OUT)
-    await _held(call, leaseId, worker)
+    task = await _held(call, leaseId, worker)
     store = call.service.operations.engine.artifacts
     assert store is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -305,6 +351,7 @@ async def keep_artifact(
             async for part in request.stream():
                 await asyncio.to_thread(target.write, part)
         ref = await asyncio.to_thread(store.put, file, kind)
+    await call.service.desks.table.keep(task.task_id, task.lease_no, ref)
     return answer(ref, status=201)
 
 
@@ -324,12 +371,17 @@ async def fetch_artifact(
     data: JSONBody[ArtifactRef],
 ) -> Response[bytes]:
     call.permit(Act.CARRY_OUT)
-    await _held(call, leaseId, worker)
+    task = await _held(call, leaseId, worker)
     store = call.service.operations.engine.artifacts
     assert store is not None
+    known = [*await call.service.desks.table.kept(task.task_id)]
+    known += [ref for _, ref in await artifacts_of(call.service.log, task.run_id)]
+    found = next((ref for ref in known if ref.uri == data.uri), None)
+    if found is None:
+        raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"No step of this run made {data.uri[:200]!r}.")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "artifact"
-        await asyncio.to_thread(store.get, data, file)
+        await asyncio.to_thread(store.get, found, file)
         body = await asyncio.to_thread(file.read_bytes)
     return Response(body, media_type="application/octet-stream")
 

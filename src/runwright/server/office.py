@@ -14,6 +14,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.control.access import Act
 from runwright.control.audit import AuditFilter, AuditPage
 from runwright.control.moments import moment
+from runwright.control.tokens import check_token
 from runwright.plans.durations import NoDuration, read_duration
 
 from .answers import answer, check_text, problems
@@ -60,10 +61,22 @@ async def create_token(call: Asking, data: JSONBody[CreateToken]) -> Response[Cr
     except NoDuration as error:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"expiresIn: {error}") from None
     tenant_id = data.tenant_id or call.actor.tenant_id
-    await call.act(Act.MANAGE_TOKENS, tenant_id=tenant_id or "", name=data.name, roles=data.roles, scopes=data.scopes)
-    token, text = await call.service.tokens.create(
-        data.name, by=call.actor, tenant_id=data.tenant_id, roles=data.roles, scopes=data.scopes, lifetime=lifetime
-    )
+    wanted: dict[str, Any] = {
+        "by": call.actor,
+        "tenant_id": data.tenant_id,
+        "roles": data.roles,
+        "scopes": data.scopes,
+        "lifetime": lifetime,
+    }
+    try:
+        check_token(data.name, **wanted)
+    except RunwrightError as error:
+        if error.code in (ErrorCode.AUTHZ_DENIED, ErrorCode.AUTHZ_TENANT_FORBIDDEN):
+            call.denied(Act.MANAGE_TOKENS, error, tenant_id=call.actor.tenant_id)
+        raise
+    made: dict[str, Any] = {"tokenName": data.name, "tokenRoles": data.roles, "tokenScopes": data.scopes}
+    await call.act(Act.MANAGE_TOKENS, tenant_id=tenant_id or "", **made)
+    token, text = await call.service.tokens.create(data.name, **wanted)
     return answer({"token": text, "details": token}, status=201)
 
 

@@ -18,6 +18,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.plan import content_hash, plan_body
 from runwright.contract.snapshot import StepSnapshot
+from runwright.contract.timestamps import is_utc
 from runwright.control.access import Act
 from runwright.control.views import artifacts_of, with_pending
 from runwright.core.net import Net
@@ -30,6 +31,7 @@ from .model import ArtifactList, Entity, EntityPage, EventPage, LogPage
 from .runs import Asked, RunId, real
 
 _SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
+_REFERRING = frozenset({"StepCompleted", "StepSkipped", "LoopStarted", "LoopIterationDone"})
 _ITERATIONS = {
     "LoopIterationScheduled": "PENDING",
     "LoopIterationStarted": "RUNNING",
@@ -73,9 +75,9 @@ async def list_events(
     if known is not None:
         return known
     records = await log.read(run_id, after_seq, limit)
-    last = records[-1].run_seq if records else after_seq
+    last = records[-1].run_seq if records else 0
     head = max(row.last_seq, last)
-    document = {"events": records, "lastEventSeq": head, "nextAfterSeq": last if last < head else None}
+    document = {"events": records, "lastEventSeq": head, "nextAfterSeq": last if records and last < head else None}
     return answer(document, headers=headers)
 
 
@@ -238,22 +240,15 @@ async def get_result(call: Asking, runId: RunId, ref: FromPath[str | None] = Non
 
 
 async def _reference(call: Call, run_id: str, digest: str) -> dict[str, Any]:
-    """The reference with this hash, if an event of the run has it: a hash alone opens nothing."""
+    """The reference with this hash, where the engine put one: a hash alone opens nothing, nor does what a caller or a
+    step wrote into a payload."""
     async for record in call.service.log.events(run_id):
-        if digest.encode() in bytes(record.raw_payload):
-            for found in _references(record.payload):
-                if found.get("sha256") == digest:
-                    return found
+        if record.event_type in _REFERRING and digest.encode() in bytes(record.raw_payload):
+            for name in ("resultRef", "itemsRef"):
+                found: Any = (record.payload or {}).get(name)
+                if isinstance(found, dict) and found.get("sha256") == digest:  # pyright: ignore[reportUnknownMemberType]
+                    return found  # pyright: ignore[reportUnknownVariableType]
     raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, "No event of this run refers to a value with that hash.")
-
-
-def _references(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, dict):
-        inner = [each for part in value.values() for each in _references(part)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        return [value, *inner] if "sha256" in value else inner
-    if isinstance(value, list):
-        return [each for part in value for each in _references(part)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return []
 
 
 @get(
@@ -272,6 +267,8 @@ async def get_logs(
     tail: Annotated[int, QueryParameter(ge=1, le=100_000)] = 10_000,
 ) -> Response[LogPage]:
     row = await call.look(Act.READ, real(runId))
+    if after is not None and not is_utc(after):
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "after: give the time as RFC 3339 in UTC.")
     name = None if entity is None else real(entity)
     lines, truncated = await asyncio.to_thread(_read_logs, call, row.identity.run_id, name, attempt, after, tail)
     return answer({"lines": lines, "truncated": truncated})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,10 @@ import msgspec
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.plans.problems import PlanInvalid
 
+logger = logging.getLogger("runwright.server")
+
 MEDIA_TYPE = "application/problem+json"
+AWAY = "The store cannot be used for now. Try again in a moment; the server's log says more."
 
 _STATUS: dict[int, tuple[ErrorCode, ...]] = {
     401: (ErrorCode.AUTHN_REQUIRED, ErrorCode.AUTHN_FAILED),
@@ -98,6 +102,10 @@ def status_of(code: ErrorCode) -> int:
 
 def problem_of(error: RunwrightError, request_id: str, decision: dict[str, Any] | None = None) -> Problem:
     status = status_of(error.code)
+    detail = error.detail
+    if error.code in STORE_CODES:  # where the store is, and what it says, is nobody's business out there
+        logger.warning("Request %s: %s", request_id, error)
+        detail = AWAY
     errors: list[FieldProblem] = []
     if isinstance(error, PlanInvalid):
         errors = [
@@ -108,7 +116,7 @@ def problem_of(error: RunwrightError, request_id: str, decision: dict[str, Any] 
         title=HTTPStatus(status).phrase,
         status=status,
         code=error.code,
-        detail=error.detail,
+        detail=detail,
         request_id=request_id,
         errors=errors,
         decision=decision,

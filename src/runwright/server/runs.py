@@ -71,6 +71,8 @@ async def start_run(
     check_text(msgspec.to_builtins(data))
     if key is not None and data.run_request_id not in (None, key):
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Idempotency-Key and runRequestId say different things.")
+    if data.source is not None:
+        call.permit(Act.BRING_PLAN, tenant_id=tenant_id)  # code is looked for there
     plan, parts = await asyncio.to_thread(_read, call, data)
     await _check_plans(call, [plan, *parts], tenant_id)
     for part in parts:
@@ -157,6 +159,11 @@ async def list_runs(
     if tenant_id is not None and not call.actor.sees(tenant_id):
         return answer({"runs": [], "cursor": None})
     call.service.audit.looked(call.actor, Act.READ, tenant_id=wanted)
+    filters = (status, plan_id, since, cursor)
+    named = id_prefix is not None or provider is not None or workflow_id is not None or provider_run_id is not None
+    if named and any(each is not None for each in filters):
+        sentence = "A run by its id, or by another engine's: status, planId, since and cursor do not go with that."
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence)
     if provider is not None or workflow_id is not None or provider_run_id is not None:
         rows, following = await _by_engine(call, provider, workflow_id, provider_run_id), None
     elif id_prefix is not None:

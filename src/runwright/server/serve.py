@@ -93,7 +93,7 @@ def _config(service: Service, settings: ServerSettings) -> uvicorn.Config:
 def _listen(settings: ServerSettings) -> socket.socket:
     host = settings.host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else small answers are held back
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, settings.port))

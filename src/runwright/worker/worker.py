@@ -165,7 +165,8 @@ class Worker:
                         logger.warning("Output of %s was refused: %s", job.order.path, error)
 
     async def _give_back(self) -> None:
-        for lease_id, job in list(self._jobs.items()):
+        jobs, self._jobs = self._jobs, {}  # so that nobody says what became of them
+        for lease_id, job in jobs.items():
             execution = self._running.get(lease_id)
             if execution is not None:
                 execution.kill()

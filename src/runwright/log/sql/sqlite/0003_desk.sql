@@ -16,7 +16,7 @@ CREATE TABLE token (
 
 -- Grants and denials. What is only looked at is counted, a row a minute; what acts has a row each.
 CREATE TABLE audit (
-    audit_key  INTEGER PRIMARY KEY,
+    audit_key  INTEGER PRIMARY KEY AUTOINCREMENT,
     at         INTEGER NOT NULL,
     count      INTEGER NOT NULL,
     outcome    TEXT NOT NULL,           -- GRANTED | DENIED

@@ -2,7 +2,7 @@
 -- these rows are made anew from it.
 
 CREATE TABLE task (
-    task_id     INTEGER PRIMARY KEY,
+    task_id     INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id      TEXT NOT NULL,
     tenant_id   TEXT NOT NULL,
     path        TEXT NOT NULL,
@@ -22,12 +22,12 @@ CREATE TABLE task (
 CREATE INDEX task_by_queue ON task (queue, task_id) WHERE state = 'OFFERED';
 CREATE INDEX task_by_owner ON task (owner);
 
--- What a worker asks for while it is at it: that a checkpoint be written.
+-- What a worker asks for while it is at it: that a checkpoint be written. And what it handed over to be kept.
 CREATE TABLE task_report (
-    report_no INTEGER PRIMARY KEY,
+    report_no INTEGER PRIMARY KEY AUTOINCREMENT,
     task_id   INTEGER NOT NULL,
     lease_no  INTEGER NOT NULL,
     body      BLOB NOT NULL,
-    answer    TEXT                          -- '' once it is done, else what is wrong
+    answer    TEXT                          -- '' once it is done, else what is wrong; 'kept' for an artifact
 );
-CREATE INDEX task_report_open ON task_report (task_id) WHERE answer IS NULL;
+CREATE INDEX task_report_by_task ON task_report (task_id);

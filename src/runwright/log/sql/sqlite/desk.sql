@@ -93,6 +93,9 @@ DELETE FROM task WHERE run_id = ?1 AND path = ?2 AND attempt = ?3;
 -- name: drop_tasks
 DELETE FROM task WHERE run_id = ?1;
 
+-- name: drop_reports
+DELETE FROM task_report WHERE task_id IN (SELECT task_id FROM task WHERE run_id = ?1);
+
 -- name: find_task
 SELECT task_id, run_id, tenant_id, path, attempt, state, worker, lease_no, order_body FROM task WHERE task_id = ?1;
 
@@ -111,3 +114,16 @@ DELETE FROM task_report WHERE report_no = ?1 AND answer IS NOT NULL RETURNING an
 
 -- name: census_tasks
 SELECT state, count(*) FROM task GROUP BY state;
+
+-- name: put_output
+INSERT INTO step_output (run_id, entity, attempt, body) VALUES (?1, ?2, ?3, ?4);
+
+-- name: read_output
+SELECT output_key, entity, attempt, body FROM step_output
+WHERE run_id = ?1 AND output_key > ?2 ORDER BY output_key LIMIT ?3;
+
+-- name: put_kept
+INSERT INTO task_report (task_id, lease_no, body, answer) VALUES (?1, ?2, ?3, 'kept');
+
+-- name: kept_of
+SELECT body FROM task_report WHERE task_id = ?1 AND answer = 'kept' ORDER BY report_no;
