@@ -58,16 +58,8 @@ class AuditPage(msgspec.Struct, frozen=True, rename="camel"):
     cursor: str | None
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """What makes two things alike."""
-
-    outcome: str
-    action: str
-    tenant_id: str
-    actor_id: str
-    run_id: str
-    code: str
-    source_ip: str | None
+_Kind = tuple[str, str, str, str, str, str, str | None]
+"""What makes two things alike: outcome, action, tenant, actor, run, code, address."""
 
 
 class Audit:
@@ -80,12 +72,18 @@ class Audit:
         self, actor: Actor, action: str, *, tenant_id: str, run_id: str | None = None, **facts: Any
     ) -> None:
         """Write down what is about to be done. If that fails, it is not to be done."""
-        kind = _Kind("GRANTED", action, tenant_id, actor.actor_id, run_id or "", "", actor.source_ip)
+        kind = ("GRANTED", action, tenant_id, actor.actor_id, run_id or "", "", actor.source_ip)
         await self._desk.write("put_audit", *_row(kind, self._clock.now(), 1, _facts(actor, facts)))
 
     def looked(self, actor: Actor, action: str, *, tenant_id: str | None, run_id: str | None = None) -> None:
-        kind = _Kind(
-            "GRANTED", action, tenant_id or actor.tenant_id or "", actor.actor_id, run_id or "", "", actor.source_ip
+        kind = (
+            "GRANTED",
+            action,
+            tenant_id or actor.tenant_id or "",
+            actor.actor_id,
+            run_id or "",
+            "",
+            actor.source_ip,
         )
         self._count(kind, actor, {})
 
@@ -99,9 +97,8 @@ class Audit:
         run_id: str | None = None,
         **facts: Any,
     ) -> None:
-        kind = _Kind(
-            "DENIED", action, tenant_id or actor.tenant_id or "", actor.actor_id, run_id or "", code, actor.source_ip
-        )
+        where = tenant_id or actor.tenant_id or ""
+        kind = ("DENIED", action, where, actor.actor_id, run_id or "", code, actor.source_ip)
         self._count(kind, actor, facts)
 
     def _count(self, kind: _Kind, actor: Actor, facts: dict[str, Any]) -> None:
@@ -112,7 +109,7 @@ class Audit:
             self._counted[kind] = [self._clock.now(), 1, _facts(actor, facts)]
         else:
             # Too many that are all different, as of somebody who makes up names: they are one thing from here on.
-            rest = msgspec.structs.replace(kind, actor_id="(many)", run_id="", source_ip=None)
+            rest = (*kind[:3], "(many)", "", kind[5], None)
             self._counted.setdefault(rest, [self._clock.now(), 0, {}])[1] += 1
 
     async def flush(self) -> None:
@@ -178,9 +175,8 @@ def _facts(actor: Actor, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(kind: _Kind, at: int, count: int, facts: dict[str, Any]) -> tuple[Any, ...]:
-    texts = (kind.outcome, kind.action, kind.tenant_id, kind.actor_id, kind.run_id, kind.code)
     # A store takes neither NULs nor long names in an index, and nobody has such a name.
-    clean = tuple(text.replace("\0", "")[:LONGEST_NAME] for text in texts)
+    clean = tuple(text.replace("\0", "")[:LONGEST_NAME] for text in kind[:6])
     return (at, count, *clean, msgspec.json.encode(facts).decode().replace("\\u0000", ""))
 
 

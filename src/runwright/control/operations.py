@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,8 +51,9 @@ from .subruns import SubRuns, child_id
 AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
 
 
+@cache
 def local_actor() -> Actor:
-    """Whoever is at this machine; logins come with a server."""
+    """Whoever is at this machine."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):

@@ -126,6 +126,15 @@ class RunLog(Store):
         await self._intake.submit((unit,), self._enqueue)
         return _receipts_or_raise(unit.results)
 
+    async def take(self, line: bytes) -> Outcome:
+        """Append one event, as JSON. Never raises for it: a receipt or a refusal."""
+        _, prepared = self._look_at(line, _NOTHING)
+        if isinstance(prepared, Refusal):
+            return prepared
+        unit = Unit(prepared.run[0], (prepared,))
+        await self._intake.submit((unit,), self._enqueue)
+        return unit.results[0]
+
     async def ingest(
         self,
         events: Iterable[RunEventWrite | bytes],

@@ -44,6 +44,10 @@ CHECKPOINT_PAGES = 4000
 T = TypeVar("T")
 
 
+SIZES = (64, 16, 4)
+"""Rows that one statement takes; what is left over is written row by row."""
+
+
 class Call(Generic[T]):
     """Something else than an append for the writer to do, in a transaction of its own."""
 
@@ -85,7 +89,7 @@ class SqliteWriter:
         self._inbox: SimpleQueue[Job | None] = SimpleQueue()
         self._closing = False
         self._sql = load_queries("sqlite")
-        self._insert_event = self._sql["insert_event"]
+        self._sized: dict[tuple[str, int], str] = {}
         self._open_runs = OpenRuns()
         self._generation = 0  # raised whenever another process wrote
         self._verified: dict[str, int] = {}
@@ -285,11 +289,30 @@ class SqliteWriter:
             events.extend((run.run_key, *msgspec.structs.astuple(event)) for event in run.fresh.values())
         if made:
             self._cursor.executemany(self._sql["insert_run"], made)
-        self._cursor.executemany(self._insert_event, events)
+        self._many("insert_event", "insert_event", events)
         if advanced:
-            self._cursor.executemany(self._sql["advance_run"], advanced)
+            self._many("advance_run", "advance_runs", advanced)
         if moved:
             self._cursor.executemany(self._sql["move_run"], moved)
+
+    def _many(self, for_one: str, for_many: str, rows: list[tuple[Any, ...]]) -> None:
+        """As few statements as can be: each lets other threads run, and has to wait for its turn again."""
+        place = 0
+        for size in SIZES:
+            while len(rows) - place >= size:
+                values = [value for row in rows[place : place + size] for value in row]
+                self._cursor.execute(self._of_size(for_many, size), values)
+                place += size
+        if place < len(rows):
+            self._cursor.executemany(self._sql[for_one], rows[place:] if place else rows)
+
+    def _of_size(self, name: str, size: int) -> str:
+        sql = self._sized.get((name, size))
+        if sql is None:
+            before, _, row = self._sql[name].partition("VALUES ")
+            row, _, after = row.partition(")")
+            sql = self._sized[name, size] = f"{before}VALUES {', '.join([f'{row})'] * size)}{after}"
+        return sql
 
     def _wake(self, requests: list[Request], wrote: bool) -> None:
         for request in requests:

@@ -11,6 +11,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.types import ControllerRouterHandler
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
@@ -101,8 +102,8 @@ def _queries_of(handler: HTTPRouteHandler) -> frozenset[str]:
     return frozenset(names)
 
 
-def build_app(service: Service) -> Gate:
-    """All of it, behind the gate."""
+def build_app(service: Service, *more: ControllerRouterHandler) -> Gate:
+    """All of it, and what else is to be served, behind the gate."""
     events = asgi("/v1/events", copy_scope=False)(post_events)
     app = Litestar(
         route_handlers=[
@@ -113,6 +114,7 @@ def build_app(service: Service) -> Gate:
             *streams.ROUTES,
             *leases.ROUTES,
             events,
+            *more,
         ],
         dependencies={"call": Provide(_provide_call, sync_to_thread=False)},
         exception_handlers={RunwrightError: _from_us, HTTPException: _from_framework, Exception: _from_nowhere},

@@ -7,10 +7,14 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import uvicorn
+from litestar.types import ControllerRouterHandler
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
@@ -19,8 +23,11 @@ from .protocol import guarded_protocol
 from .service import Service, open_service
 from .settings import ServerSettings
 
+T = TypeVar("T")
+
 logger = logging.getLogger("runwright.server")
 
+SWITCH_SECONDS = 0.0005
 ANSWER_SECONDS = 5
 """How long requests under way may take to be answered once the server is asked to stop."""
 
@@ -42,12 +49,14 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(store: str | None, settings: ServerSettings) -> AsyncGenerator[tuple[Service, str]]:
+async def serving(
+    store: str | None, settings: ServerSettings, *more: ControllerRouterHandler
+) -> AsyncGenerator[tuple[Service, str]]:
     """A server on a store: what it is, and its address. Callers are heard until this is left."""
     socket_ = _listen(settings)
     try:
         async with open_service(store, settings) as service:
-            server = _Server(_config(service, settings))
+            server = _Server(_config(service, settings, more))
             task = asyncio.create_task(server.serve(sockets=[socket_]))
             await server.hears.wait()
             try:
@@ -59,6 +68,20 @@ async def serving(store: str | None, settings: ServerSettings) -> AsyncGenerator
                 await task
     finally:
         socket_.close()
+
+
+def run_server(main: Coroutine[Any, Any, T]) -> T:
+    """Run a server's main coroutine, on the fastest loop there is.
+
+    The loop is busy, and so is the thread that writes: they take turns more often than Python has it, or each event
+    would wait for milliseconds.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    if find_spec("uvloop") is None:
+        return asyncio.run(main)
+    import uvloop
+
+    return uvloop.run(main)
 
 
 async def serve(store: str | None, settings: ServerSettings, ready: Callable[[Service, str], None]) -> None:
@@ -75,9 +98,9 @@ async def serve(store: str | None, settings: ServerSettings, ready: Callable[[Se
         await service.operations.engine.drain(settings.drain)
 
 
-def _config(service: Service, settings: ServerSettings) -> uvicorn.Config:
+def _config(service: Service, settings: ServerSettings, more: Sequence[ControllerRouterHandler]) -> uvicorn.Config:
     return uvicorn.Config(
-        build_app(service),
+        build_app(service, *more),
         http=guarded_protocol(settings.header_seconds),
         ws="none",
         lifespan="off",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -44,6 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         return is_loopback(self.host)
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
     name = host.strip("[]")
     if name.lower() == "localhost":

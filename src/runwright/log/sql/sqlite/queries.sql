@@ -90,6 +90,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- The common case: no indexed column changes.
 UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ? WHERE run_key = ?;
 
+-- name: advance_runs
+-- The same for many at once.
+UPDATE run SET last_seq = new.column1, head = new.column2, persisted_at = new.column3, summary = new.column4
+FROM (VALUES (?, ?, ?, ?, ?)) AS new WHERE run.run_key = new.column5;
+
 -- name: move_run
 -- Nobody drives a run that has ended.
 UPDATE run SET last_seq = ?1, head = ?2, persisted_at = ?3, summary = ?4, status = ?5, provider = ?6, workflow_id = ?7,

@@ -1,0 +1,251 @@
+"""The server: what HTTP costs on top of the log, and what stays flat as the store grows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import msgspec
+
+import runwright as rw
+
+from . import pgserver
+from .samples import events
+from .scale import Scale
+from .table import Round, Row
+from .targets import TARGETS
+
+_CONNECTIONS = 64
+_BATCH = 500
+
+
+def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
+    rounds = scale.rounds
+    if "server-single" in wanted:
+        yield Row(TARGETS["server-single"], [asyncio.run(_single(scale)) for _ in range(rounds)])
+    if "server-batch" in wanted:
+        yield Row(TARGETS["server-batch"], [asyncio.run(_batch(scale)) for _ in range(rounds)])
+    if "server-start" in wanted:
+        yield Row(TARGETS["server-start"], [asyncio.run(_start(scale)) for _ in range(scale.size(5, 3))])
+    if "server-sse" in wanted:
+        yield Row(TARGETS["server-sse"], [asyncio.run(_listeners(scale)) for _ in range(scale.size(5, 3))])
+    looks = [name for name in ("server-get", "server-list") if name in wanted]
+    if looks:
+        found = _looks(scale)
+        for name in looks:
+            yield Row(TARGETS[name], found[name])
+
+
+# A server in a process of its own
+
+
+@contextmanager
+def _served(folder: Path, store: str) -> Iterator[str]:
+    (folder / "runwright.toml").write_text("[server]\nrate = 0\nconnections = 4096\n")
+    command = [sys.executable, "-m", "bench.serverside", store]
+    root = str(Path(__file__).parent.parent)
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"}
+    ) as server:
+        assert server.stdout is not None
+        yield json.loads(server.stdout.readline())["address"]
+        server.terminate()
+
+
+class _Connection:
+    """A caller that does nothing but ask: what is measured is the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def ask(self, request: bytes) -> bytes:
+        self.writer.write(request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        status = int(head[9:12])
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        body = await self._reader.readexactly(length)
+        assert status < 300, (status, body)
+        return body
+
+
+@asynccontextmanager
+async def _connected(address: str, count: int) -> AsyncIterator[list[_Connection]]:
+    host, port = address.removeprefix("http://").split(":")
+    made = [_Connection(*await asyncio.open_connection(host, int(port))) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for connection in made:
+            connection.writer.close()
+
+
+def _request(method: str, path: str, body: bytes = b"") -> bytes:
+    headers = ("Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *headers, "", ""]).encode() + body
+
+
+async def _rate(connections: list[_Connection], requests: list[list[bytes]]) -> float:
+    """Requests a second, each connection sending its own one after another."""
+
+    async def send(connection: _Connection, own: list[bytes]) -> None:
+        for request in own:
+            await connection.ask(request)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(send(connection, own) for connection, own in zip(connections, requests, strict=True)))
+    return sum(map(len, requests)) / (time.perf_counter() - began)
+
+
+# Events in
+
+
+async def _single(scale: Scale) -> Round:
+    """One event a request, 64 callers; against the same requests to a route that only reads them."""
+    each = scale.size(150, 40)
+    with scale.place() as folder, _served(folder, f"sqlite:///{folder}/runs.db") as address:
+        async with _connected(address, _CONNECTIONS) as connections:
+            bodies = [
+                [msgspec.json.encode(event) for event in events(f"run-{number}", each)]
+                for number in range(_CONNECTIONS)
+            ]
+            idle = [[_request("POST", "/v1/noop", body) for body in own] for own in bodies]
+            real = [[_request("POST", "/v1/events", body) for body in own] for own in bodies]
+            await _rate(connections, [own[:10] for own in idle])
+            reference = await _rate(connections, idle)
+            ours = await _rate(connections, real)
+    return Round(ours, reference)
+
+
+async def _batch(scale: Scale) -> Round:
+    """Batches of 500, four callers; against the log itself, given the same lines in the same way."""
+    count = scale.size(40, 12)
+
+    def batches(name: str) -> list[list[bytes]]:
+        return [[msgspec.json.encode(event) for event in events(f"{name}-{number}", _BATCH)] for number in range(count)]
+
+    with scale.place() as folder:
+        async with rw.open_log(f"sqlite:///{folder}/own.db") as log:
+            own = batches("own")
+            began = time.perf_counter()
+            await asyncio.gather(*(_ingest(log, own[place::4]) for place in range(4)))
+            reference = count * _BATCH / (time.perf_counter() - began)
+        with _served(folder, f"sqlite:///{folder}/runs.db") as address:
+            async with _connected(address, 4) as connections:
+                sent = [_request("POST", "/v1/events", b"[" + b",".join(lines) + b"]") for lines in batches("sent")]
+                ours = _BATCH * await _rate(connections, [sent[place::4] for place in range(4)])
+    return Round(ours, reference)
+
+
+async def _ingest(log: rw.RunLog, batches: list[list[bytes]]) -> None:
+    for lines in batches:
+        await log.ingest(lines)
+
+
+# From the request to the first step
+
+
+async def _start(scale: Scale) -> Round:
+    plan = {"plan": "p", "steps": [{"id": "a", "python": {"code": "import time\ntime.monotonic()"}}]}
+    took: list[float] = []
+    with scale.place() as folder, _served(folder, f"sqlite:///{folder}/runs.db") as address:
+        async with _connected(address, 1) as (connection,):
+            for number in range(scale.size(100, 30)):
+                run_id = f"run-{number}"
+                body = json.dumps({"plan": plan, "context": {"runId": run_id}}).encode()
+                began = time.monotonic()
+                await connection.ask(_request("POST", "/v1/runs", body))
+                await connection.ask(_request("GET", f"/v1/runs/{run_id}?wait=10s"))
+                result = await connection.ask(_request("GET", f"/v1/runs/{run_id}/results/a"))
+                took.append((json.loads(result) - began) * 1000)
+    return Round(median(took[5:]), 0.0)
+
+
+# Many listeners
+
+
+async def _listeners(scale: Scale) -> Round:
+    """A thousand callers hear every event, ten a second; how late, at the 95th percentile, in ms."""
+    count, seconds = scale.size(1000, 200), scale.size(5, 3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    late: list[float] = []
+    with scale.place() as folder, _served(folder, f"sqlite:///{folder}/runs.db") as address:
+        run = rw.new_run("heard", "p")
+        async with _connected(address, count + 1) as (teller, *listeners):
+            await teller.ask(_request("POST", "/v1/events", msgspec.json.encode(rw.new_event("RunQueued", run))))
+
+            async def listen(connection: _Connection) -> None:
+                connection.writer.write(b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                while True:
+                    line = await connection._reader.readline()
+                    if line.startswith(b"data: "):
+                        sent = float(line.split(b'"sent":')[1].split(b"}")[0])
+                        late.append((time.monotonic() - sent) * 1000)
+
+            hearing = [asyncio.create_task(listen(connection)) for connection in listeners]
+            await asyncio.sleep(2)
+            for number in range(10 * seconds):
+                event = rw.new_event("Noted", run, step_id=f"n{number}", payload={"sent": time.monotonic()})
+                await teller.ask(_request("POST", "/v1/events", msgspec.json.encode(event)))
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1)
+            for task in hearing:
+                task.cancel()
+            await asyncio.gather(*hearing, return_exceptions=True)
+    assert len(late) == count * 10 * seconds, f"{len(late)} of {count * 10 * seconds} were heard"
+    return Round(quantiles(late, n=20)[18], 0.0)
+
+
+# Looking at a store that has grown
+
+
+def _looks(scale: Scale) -> dict[str, list[Round]]:
+    """GET of a run and of a list, by a caller of one tenant among several, with few runs in the store and with many."""
+    few, many = 1000, scale.size(100_000, 10_000)
+    server = pgserver.start()
+    try:
+        with scale.place() as folder, pgserver.database(server) as store, _served(folder, store) as address:
+            asyncio.run(_fill(store, 0, few))
+            before = [asyncio.run(_look(address)) for _ in range(scale.rounds)]
+            asyncio.run(_fill(store, few, many))
+            server.sql("ANALYZE", store.rpartition("/")[2])
+            after = [asyncio.run(_look(address)) for _ in range(scale.rounds)]
+    finally:
+        server.stop()
+    return {
+        name: [Round(ours[name], reference[name]) for ours, reference in zip(after, before, strict=True)]
+        for name in ("server-get", "server-list")
+    }
+
+
+async def _fill(store: str, first: int, last: int) -> None:
+    async with rw.open_log(store) as log:
+        for start in range(first, last, 1000):
+            made = [
+                rw.new_event("RunQueued", rw.new_run(f"run-{number:06}", "p", tenant_id=f"t{number % 10}"))
+                for number in range(start, min(start + 1000, last))
+            ]
+            await log.ingest(made)
+
+
+async def _look(address: str) -> dict[str, float]:
+    async with _connected(address, 1) as (connection,):
+        times: dict[str, list[float]] = {"server-get": [], "server-list": []}
+        for number in range(100):
+            for name, path in (
+                ("server-get", f"/v1/runs/run-{number * 9:06}"),
+                ("server-list", "/v1/runs?tenantId=t3&limit=50"),
+            ):
+                began = time.perf_counter()
+                await connection.ask(_request("GET", path))
+                times[name].append((time.perf_counter() - began) * 1000)
+        return {name: median(found) for name, found in times.items()}
