@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick soak bench lint schemas clean
+.PHONY: demo serve test quick soak bench lint schemas clean
 
 # An example plan, run with live progress.
 demo: $(VENV)/runtime
@@ -14,6 +14,10 @@ demo: $(VENV)/runtime
 	@echo "  $(BIN)/runwright show @last                  the run as it is, or with --at 7 as it was"
 	@echo "  $(BIN)/runwright logs @last extract          what the step printed, both times"
 	@echo "  $(BIN)/runwright verify                      proof that nothing was edited"
+
+# The server, on 127.0.0.1:8484; Ctrl-C stops it.
+serve: $(VENV)/server
+	@$(BIN)/runwright serve
 
 # Everything: lint, types, layers, every test on every store.
 test: lint
@@ -50,6 +54,10 @@ $(VENV)/bin/python:
 $(VENV)/runtime: $(VENV)/bin/python pyproject.toml requirements/runtime.txt
 	$(BIN)/pip install -q --require-hashes -r requirements/runtime.txt
 	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/server: $(VENV)/runtime requirements/server.txt
+	$(BIN)/pip install -q --require-hashes -r requirements/server.txt
 	@touch $@
 
 $(VENV)/dev: $(VENV)/runtime requirements/dev.txt
