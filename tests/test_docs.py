@@ -123,12 +123,16 @@ def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monk
 
     from runwright.control.artifacts import artifact_store
     from runwright.control.open import tools_here
+    from runwright.control.policy import read_policy
+    from runwright.server.settings import read_server_settings
     from runwright.tools.secrets import provider_from
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runwright.toml").write_text(text)
     settings = tomllib.loads(text)
-    assert settings.keys() <= {"artifacts", "http", "secrets", "store"}
+    assert settings.keys() <= {"artifacts", "http", "policy", "secrets", "server", "store"}
     artifact_store(settings.get("artifacts", {}), tmp_path, lambda: 0)
     provider_from(settings.get("secrets", {}))
+    read_policy(settings.get("policy", {}))
+    read_server_settings(settings.get("server", {}))
     tools_here()
