@@ -110,6 +110,27 @@ def test_run_stays_until_the_end_and_exits_as_the_run_did(desk: Desk) -> None:
     assert "COMPLETED" in again
 
 
+def test_code_that_lies_beside_the_plan_is_found_there(desk: Desk, tmp_path: Path) -> None:
+    """The server was started elsewhere; the plan says where its code is."""
+    (tmp_path / "nearby.py").write_text("def answer() -> int:\n    return 42\n")
+    (tmp_path / "near.yaml").write_text("plan: near\nsteps:\n  - {id: a, python: 'nearby:answer'}\n")
+    assert "COMPLETED" in desk("run", str(tmp_path / "near.yaml"))
+    (tmp_path / "flow.py").write_text(
+        "import runwright as rw\n\n@rw.step\ndef two() -> int:\n    return 2\n\n@rw.plan\ndef both():\n    return two()\n\n"
+        "if __name__ == '__main__':\n    with rw.connect() as app:\n        print(app.start(both).wait().status)\n"
+    )
+    assert "COMPLETED" in desk("run", str(tmp_path / "flow.py"))
+    done = subprocess.run(
+        [sys.executable, "flow.py"],
+        cwd=tmp_path,
+        env={**os.environ, "RUNWRIGHT_SERVER": desk.address},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "COMPLETED\n", done.stderr
+
+
 def test_looking(desk: Desk) -> None:
     desk("run", "quick.yaml", "--run-id", "looked-at")
     rows = [json.loads(line) for line in desk("list", "--plan", "quick", "--json").splitlines()]

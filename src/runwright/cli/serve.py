@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import click
 
@@ -14,7 +17,15 @@ from .session import DONE, Session, command
 MISSING = "The server needs some more packages: pip install 'runwright[server]'."
 
 
-@command("serve")
+def _on_a_fast_loop(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        from runwright.server.serve import run_server
+    except ImportError:
+        return asyncio.run(main)  # which says what is missing
+    return run_server(main)
+
+
+@command("serve", _on_a_fast_loop)
 @click.option("--host", help="Where to listen. Default: runwright.toml, 127.0.0.1.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: runwright.toml, 8484. 0 takes any.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text on a terminal, json elsewhere.")
@@ -46,6 +57,10 @@ async def serve_command(
             session.print_json({"address": address, "store": service.operations.log.__class__.__name__})
         else:
             click.echo(f"Runwright serves {address}")
+            if service.was_open:
+                word = click.style("OPEN", fg="yellow", bold=True)
+                click.echo(f"{word}: no token was made yet, so everybody at this machine may do everything.")
+                click.echo("      The first token closes it:  runwright token create NAME --role Admin")
         sys.stdout.flush()
 
     await serve(session.store, settings, ready)

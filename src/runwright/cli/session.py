@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from pathlib import Path
@@ -94,7 +94,9 @@ def _configured(name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def command(name: str) -> Callable[[Callable[..., Awaitable[int]]], click.Command]:
+def command(
+    name: str, main: Callable[[Coroutine[Any, Any, int]], int] = asyncio.run
+) -> Callable[[Callable[..., Awaitable[int]]], click.Command]:
     """A subcommand from an async function of (session, its own arguments) that gives the exit code."""
 
     def wrap(work: Callable[..., Awaitable[int]]) -> click.Command:
@@ -112,7 +114,7 @@ def command(name: str) -> Callable[[Callable[..., Awaitable[int]]], click.Comman
             try:
                 if store and server:
                     raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Name a store or a server, not both.")
-                return asyncio.run(_run(work, Session(store, as_json, server, token), arguments))
+                return main(_run(work, Session(store, as_json, server, token), arguments))
             except RunwrightError as error:
                 show_error(error, as_json=as_json)
                 return UNREACHABLE if error.code in AWAY else REFUSED

@@ -289,6 +289,7 @@ class Dispatch:
             return
         if task.losses + 1 >= MOST_LOSSES:
             message = f"{task.losses + 1} workers were lost over this attempt; the last was {task.worker}."
+            self.engine.do(self._keep_trying(partial(self._table.put_back, task, hold=True, lost=True)))
             execution.finish(Outcome(error=ErrorInfo("WORKER_LOST", message, retryable=True, category="system")))
             return
         logger.warning("Run %s: worker %s was lost over %s", task.run_id, task.worker, task.path)

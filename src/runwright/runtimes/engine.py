@@ -136,7 +136,9 @@ class Engine:
         """Start nothing more, and let what runs here end, for so long."""
         self.rooms.is_closed = True
         deadline = self.clock.monotonic() + seconds
-        while self.clock.monotonic() < deadline and any(driver.launcher.count for driver in self._drivers.values()):
+        while self.clock.monotonic() < deadline and any(
+            driver.launcher.count_here for driver in self._drivers.values()
+        ):
             await self.clock.sleep(DRAIN_POLL)
 
     async def close(self) -> None:

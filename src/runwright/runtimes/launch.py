@@ -30,6 +30,7 @@ from runwright.tools.base import Lane, StepContext, StepError, Tool
 from runwright.tools.plan import SECRETS
 from runwright.tools.secrets import Mask, SecretContext
 
+from .dispatch import RemoteExecution
 from .executor import Outcome, Work
 from .facts import Asked, CheckpointAsked, StepEnded, WaitBegan, is_under_way
 from .tasks import StepOrder
@@ -89,6 +90,11 @@ class Launcher:
     @property
     def count(self) -> int:
         return len(self._running)
+
+    @property
+    def count_here(self) -> int:
+        """Steps at work in this process, not at workers."""
+        return sum(not isinstance(running.execution, RemoteExecution) for running in self._running.values())
 
     def take_up(self, cut_short: Sequence[tuple[str, int]], *, is_ending: bool) -> None:
         """Steps that were under way in a process that is gone: they begin anew, or if the run ends, so do theirs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from runwright.control.views import RECOVERING, left_behind
 from runwright.control.workflow_engine import status_of
 from runwright.log.model import RunFilter, RunRow
 from runwright.plans.durations import NoDuration, read_duration
+from runwright.tools.python import PythonTool, make_importable
 
 from .answers import answer, check_text, problems, tagged
 from .call import Asking, Call
@@ -94,6 +96,10 @@ async def start_run(
 
 def _read(call: Call, data: StartRun) -> tuple[ExecutionPlan, list[ExecutionPlan]]:
     tools = call.service.operations.engine.tools
+    if call.service.settings.steps == "workers":
+        tools = {**tools, PythonTool.kind: PythonTool(elsewhere=True)}
+    elif data.source is not None and Path(data.source).is_file():
+        make_importable(str(Path(data.source).parent))  # as for a plan that is read from there
     *parts, plan = [read_sent(document, tools).plan for document in (*data.parts, data.plan)]
     return plan, parts
 

@@ -42,6 +42,7 @@ class Service:
         self.failed_logins = Rates(FAILED_LOGINS, self.log.clock.monotonic)
         self.desks = Desks(TaskTable(self.log))
         self.log.on_ring(self.desks.ring)
+        self.was_open = False  # when it started
         self.is_closing = False
 
     async def is_open(self) -> bool:
@@ -83,6 +84,7 @@ async def open_service(store: str | None, settings: ServerSettings) -> AsyncGene
                 f"{settings.host} can be reached from elsewhere, and nobody has a token yet. Make one first: "
                 "runwright token create NAME --role Admin",
             )
+        service.was_open = await service.is_open()
         works = [asyncio.create_task(work) for work in (keep_audit(service.audit), service.hub.run())]
         try:
             yield service

@@ -46,12 +46,16 @@ class PythonTool:
     inputs = PythonInputs
     main_input = "call"
 
+    def __init__(self, *, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere  # the code is where the steps run, and that is not here
+
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         call, code, args = inputs.get("call"), inputs.get("code"), inputs.get("args", {})
         if (call is None) == (code is None):
             return "Give exactly one of `call` (module:function) and `code`."
         if call is not None:
-            return None if is_open(call) else _call_trouble(call, step)
+            elsewhere = self._elsewhere or step.dispatch is not None
+            return None if is_open(call) else _call_trouble(call, step, look=not elsewhere)
         return _names_trouble(args) or (None if is_open(code) else _code_trouble(str(code)))
 
     def lane(self, inputs: PythonInputs, step: Step) -> Lane:
@@ -156,14 +160,14 @@ def _call(function: Callable[..., Any], args: dict[str, Any] | list[Any]) -> Any
     return function(**args) if isinstance(args, dict) else function(*args)
 
 
-def _call_trouble(call: Any, step: Step) -> str | None:
+def _call_trouble(call: Any, step: Step, *, look: bool) -> str | None:
     match = _CALL.fullmatch(call) if isinstance(call, str) else None
     if match is None:
         return f"{call!r} does not name a function. Write module:function, such as shop.jobs:load."
     top = match["module"].partition(".")[0]
     if top == "__main__" and step.step_class is StepClass.ISOLATION:
         return "A function of `__main__` cannot be called in a process of its own. Put it into a module."
-    if top in sys.modules:
+    if top in sys.modules or not look:
         return None
     make_importable(os.getcwd())
     if not _can_be_found(top):
