@@ -99,7 +99,7 @@ def test_a_unit_keeps_its_promises(name: str) -> None:
 
 
 def test_a_server_sees_the_processes_of_others() -> None:
-    """Else it takes a living process that holds a run for a dead one."""
+    """Else it has to wait for the lease of one that died."""
     assert not unit("runwright.service").keys() & {"ProtectProc", "ProcSubset"}
 
 

@@ -138,6 +138,9 @@ class _NoOutput:
 
     def close(self) -> None: ...
 
+    def settle(self, call: Callable[[], None]) -> None:
+        call()
+
 
 class Process:
     """An engine that can be killed between any two of its appends."""

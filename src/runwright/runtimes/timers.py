@@ -47,6 +47,8 @@ class Timers:
             self._earlier.clear()
             pause = self._sleep(min(self._longest, (self._heap[0][0] - now) * self._seconds))
             earlier = asyncio.ensure_future(self._earlier.wait())
-            await asyncio.wait([pause, earlier], return_when=asyncio.FIRST_COMPLETED)
-            for waiter in (pause, earlier):
-                waiter.cancel()
+            try:
+                await asyncio.wait([pause, earlier], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for waiter in (pause, earlier):
+                    waiter.cancel()
