@@ -292,9 +292,10 @@ class Dispatch:
             self.engine.do(self._keep_trying(partial(self._table.put_back, task, hold=True, lost=True)))
             execution.finish(Outcome(error=ErrorInfo("WORKER_LOST", message, retryable=True, category="system")))
             return
-        logger.warning("Run %s: worker %s was lost over %s", task.run_id, task.worker, task.path)
-        execution.task = msgspec.structs.replace(task, state="OFFERED")
         driver = self.engine.driver(task.run_id)
+        about = None if driver is None else driver.about
+        logger.warning("Run %s: worker %s was lost over %s", task.run_id, task.worker, task.path, extra=about)
+        execution.task = msgspec.structs.replace(task, state="OFFERED")
         if driver is not None:
             driver.decider.engine_attempt += 1
             execution.order = msgspec.structs.replace(execution.order, engine_attempt=driver.decider.engine_attempt)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
@@ -79,6 +79,11 @@ class RunDriver:
         self._stopping: Stop | None = None
         self._is_over = False
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the process's own log has beside the words."""
+        return {"facts": {"run": self.run.run_id, "tenant": self.run.tenant_id}}
+
     # From outside
 
     def tell(self, fact: Fact) -> None:
@@ -119,7 +124,7 @@ class RunDriver:
             if not self.created.done():
                 self.created.set_exception(error)  # whoever wanted the run made is told
             elif isinstance(error, RunwrightError) and error.code in NO_LONGER_OURS:
-                logger.warning("Run %s is left: %s", self.run.run_id, error)
+                logger.warning("Run %s is left: %s", self.run.run_id, error, extra=self.about)
                 self.was_lost = True
                 for fact in (*self._under_way, *self._inbox):
                     if isinstance(fact, StepEnded):
@@ -194,7 +199,7 @@ class RunDriver:
                     await self.engine.results.put(body)
                     break
                 except RunwrightError as error:
-                    logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error)
+                    logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error, extra=self.about)
                     self.engine.check_lease()
                     await self.engine.clock.sleep(0.5)
 
@@ -205,7 +210,7 @@ class RunDriver:
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
             elif made.event_type == "RunDrainTimedOut":
                 alert = _drain_alert(self.run, self.decider)
-                logger.warning("Run %s: %s", self.run.run_id, alert.detail)
+                logger.warning("Run %s: %s", self.run.run_id, alert.detail, extra=self.about)
                 self.engine.alert(alert)
             elif made.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (made.raw_payload or b""):
                 self.engine.alert(_stop_alert(self.run, made))
@@ -282,7 +287,7 @@ class RunDriver:
                 unknown = unknown or error.facts.get("outcome") == "unknown"
                 if not unknown and self.engine.clock.monotonic() - started > self.engine.write_budget and self.exists:
                     raise RunwrightError(ErrorCode.STORE_WRITE_BUDGET_EXCEEDED, error.detail) from None
-                logger.warning("Run %s waits for the store: %s", self.run.run_id, error)
+                logger.warning("Run %s waits for the store: %s", self.run.run_id, error, extra=self.about)
                 await self.engine.clock.sleep(waited)
                 waited = min(waited * 2, 1.0)
         self.exists = True
@@ -292,7 +297,9 @@ class RunDriver:
         foreign = self.registry.settled(events, receipts)
         if foreign and not unknown:
             types = ", ".join(sorted(set(foreign)))
-            logger.warning("Run %s: %s was in the log already; the first stays", self.run.run_id, types)
+            logger.warning(
+                "Run %s: %s was in the log already; the first stays", self.run.run_id, types, extra=self.about
+            )
         self.seq = max(self.seq, receipts[-1].run_seq)
         self.decider.state.summary.last_event_seq = self.seq
 
@@ -322,7 +329,8 @@ class RunDriver:
 
     def _report(self, violation: Violation) -> None:
         """Nothing more is said about this entity by this process; the log stays as it is, and people are told."""
-        logger.error("Run %s, %s: %s", self.run.run_id, violation.entity, violation, extra=violation.facts)
+        about = {**violation.facts, "facts": {**self.about["facts"], **violation.facts}}
+        logger.error("Run %s, %s: %s", self.run.run_id, violation.entity, violation, extra=about)
         self.engine.alert(
             Alert(
                 code="INVALID_TRANSITION",

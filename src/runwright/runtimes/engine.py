@@ -333,7 +333,7 @@ class Engine:
     def _broken(self, driver: RunDriver, error: BaseException) -> None:
         """A fault of ours. The run is left as its log says, for a person to look at."""
         run_id = driver.run.run_id
-        logger.error("The driver of run %s failed", run_id, exc_info=error)
+        logger.error("The driver of run %s failed", run_id, exc_info=error, extra=driver.about)
         detail = f"The engine failed on this run and left it: {type(error).__name__}: {error}"[:500]
         self.alert(Alert(code="ENGINE_FAILED", severity="P1", detail=detail, run_id=run_id, subject=str(driver.seq)))
         self.leave(driver)
