@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -55,7 +55,7 @@ class Caller:
         body = {"signalId": self.service.log.ids.event_id(), "signalType": kind, **more}
         return await self.post(f"{at(run_id)}/signals", body, expected)
 
-    async def stream(self, path: str, **headers: str) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, path: str, **headers: str) -> AsyncGenerator[dict[str, Any]]:
         """Server-sent events, as they come."""
         async with self.http.stream("GET", path, headers=headers, timeout=30) as answer:
             assert answer.status_code == 200, (answer.status_code, await answer.aread())

@@ -146,10 +146,7 @@ async def test_the_same_on_an_event_loop(file_store: str) -> None:
             assert [record.run_seq async for record in run.events()][:3] == [1, 2, 3]
 
 
-def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from runwright.client import line
-
-    monkeypatch.setattr(line, "PATIENCE", 0.3)
+def test_a_server_that_is_not_there() -> None:
     with pytest.raises(rw.RunwrightError) as caught, rw.connect("http://127.0.0.1:1") as app:
         app.run("x")
     assert caught.value.code == "SERVER_UNREACHABLE"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -180,8 +181,8 @@ async def test_who_leaves_is_forgotten(file_store: str) -> None:
     async with office(file_store) as there:
         me = there.caller()
         run_id = (await me.start(HELD))["runId"]
-        async for _ in me.stream(f"{at(run_id)}/stream"):
-            break
+        async with aclosing(me.stream(f"{at(run_id)}/stream")) as events:
+            await anext(events)
         await _until_nobody_listens(there.service)
         await me.signal(run_id, "CANCEL")
 

@@ -21,7 +21,8 @@ logger = logging.getLogger("runwright.client")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 PASSING = frozenset({429, 502, 503, 504})
 """Answers that another try may change."""
-PATIENCE = 15.0
+PATIENCE, FIRST_PATIENCE = 15.0, 1.0
+"""Seconds for which a server that does not answer is asked again; and one that never did."""
 
 
 class Line:
@@ -40,6 +41,11 @@ class Line:
         self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(75.0, connect=5.0))
         self._patience = patience  # None: for ever
         self._turn = 0
+        self._was_there = False
+
+    def _left(self, patience: float) -> float:
+        """A server that was there comes back more often than not; one that never answered is most likely not there."""
+        return patience if self._was_there else min(patience, FIRST_PATIENCE)
 
     def add_server(self, server: str) -> None:
         self._servers.append(_address(server))
@@ -74,12 +80,13 @@ class Line:
         """Ask until there is an answer. What is refused is raised; a server that is away is asked again."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         more = {**(headers or {}), **({} if kind is None else {"content-type": kind})}
-        until = None if self._patience is None else time.monotonic() + self._patience
+        until = None if self._patience is None else time.monotonic() + self._left(self._patience)
         pause = FIRST_PAUSE
         while True:
             server = self.server
             try:
                 answer = await self._http.request(method, f"{server}{path}", content=data, params=given, headers=more)
+                self._was_there = True
                 if answer.status_code < 300 or answer.status_code == 304:
                     return answer
                 trouble = refusal(answer)
