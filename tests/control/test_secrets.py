@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 from pathlib import Path
@@ -66,8 +65,8 @@ async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path:
         snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[how]}]})
         records = [record async for record in operations.events(snapshot.run_id)]
         kept = [bytes(record.raw_payload) for record in records]
-        output = await asyncio.to_thread(lambda: list(operations.engine.step_logs.read(snapshot.run_id)))
-        kept += [line.text.encode() for line in output]
+        await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
+        kept += [bytes(row[3]) for row in await operations.log.desk.read("read_output", snapshot.run_id, 0, 1000)]
     kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     for form in forms():
         assert not any(form in data for data in kept)

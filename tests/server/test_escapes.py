@@ -6,13 +6,10 @@ import sys
 from typing import Any
 
 from runwright.control.audit import AuditFilter
-from server_kit import HELLO, Caller, Office, at, office
-
-KEEPS = "import runwright as rw\nrw.current_step().keep(b'for our eyes only', 'note')"
+from server_kit import HELLO, Caller, at, office
 
 
-async def lease(there: Office, worker: Caller) -> dict[str, Any]:
-    del there
+async def lease(worker: Caller) -> dict[str, Any]:
     (found,) = (await worker.post("/v1/leases", {"worker": "w", "queues": ["default"]}))["leases"]
     return found
 
@@ -21,11 +18,11 @@ async def test_a_result_that_is_said_again_is_not_another_runs(store: str) -> No
     async with office(store, steps="workers") as there:
         me = there.caller()
         await me.start(HELLO, context={"runId": "one"})
-        first = await lease(there, me)
+        first = await lease(me)
         await me.post(f"/v1/leases/{first['leaseId']}/result?worker=w", {"result": 1})
         assert (await me.get(f"{at('one')}?wait=30s"))["status"] == "COMPLETED"
         await me.start(HELLO, context={"runId": "two"})
-        second = await lease(there, me)
+        second = await lease(me)
         assert second["leaseId"] != first["leaseId"]
         again = await me.post(f"/v1/leases/{first['leaseId']}/result?worker=w", {"result": 1}, 409)
         assert again["code"] == "LEASE_LOST"
@@ -36,7 +33,7 @@ async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
     async with office(store, steps="workers") as there:
         me = there.caller()
         await me.start(HELLO, context={"runId": "r"})
-        path = f"/v1/leases/{(await lease(there, me))['leaseId']}"
+        path = f"/v1/leases/{(await lease(me))['leaseId']}"
         deep: Any = 1
         for _ in range(300):
             deep = [deep]
@@ -77,7 +74,7 @@ async def test_an_artifact_is_its_tenants(store: str) -> None:
         worker_a = await there.somebody(scopes=("steps",), tenant="a", name="wa")
         worker_b = await there.somebody(scopes=("steps",), tenant="b", name="wb")
         await ours.start(HELLO, context={"runId": "ours"})
-        path = f"/v1/leases/{(await lease(there, worker_a))['leaseId']}"
+        path = f"/v1/leases/{(await lease(worker_a))['leaseId']}"
         headers = {"content-type": "application/octet-stream"}
         ref = await worker_a.ask(
             "POST", f"{path}/artifacts?worker=w", 201, content=b"for our eyes only", headers=headers
@@ -85,7 +82,7 @@ async def test_an_artifact_is_its_tenants(store: str) -> None:
         await worker_a.post(f"{path}/result?worker=w", {"result": 1, "artifacts": [ref]})
         await ours.get(f"{at('ours')}?wait=30s")
         await theirs.start(HELLO, context={"runId": "theirs"})
-        path = f"/v1/leases/{(await lease(there, worker_b))['leaseId']}"
+        path = f"/v1/leases/{(await lease(worker_b))['leaseId']}"
         fetched = await worker_b.post(f"{path}/fetch?worker=w", ref, 404)
         assert fetched["code"] == "REFERENCE_NOT_AVAILABLE"
         claimed = await worker_b.post(f"{path}/result?worker=w", {"result": 1, "artifacts": [ref]}, 400)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +11,9 @@ import httpx
 import msgspec
 
 from runwright._version import __version__
+from runwright.contract.clock import Clock
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.log.clock import SystemClock
 from runwright.plans.problems import PlanInvalid, Problem
 
 logger = logging.getLogger("runwright.client")
@@ -40,6 +40,7 @@ class Line:
         self._servers = [_address(server) for server in servers]
         self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(75.0, connect=5.0))
         self._patience = patience  # None: for ever
+        self.clock: Clock = SystemClock()
         self._turn = 0
         self._was_there = False
 
@@ -80,7 +81,7 @@ class Line:
         """Ask until there is an answer. What is refused is raised; a server that is away is asked again."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         more = {**(headers or {}), **({} if kind is None else {"content-type": kind})}
-        until = None if self._patience is None else time.monotonic() + self._left(self._patience)
+        until = None if self._patience is None else self.clock.monotonic() + self._left(self._patience)
         pause = FIRST_PAUSE
         while True:
             server = self.server
@@ -96,11 +97,11 @@ class Line:
                 trouble = _unreachable(server, error)
             except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
                 raise _unreachable(server, error) from None
-            if until is not None and time.monotonic() + pause > until:
+            if until is not None and self.clock.monotonic() + pause > until:
                 raise trouble
             logger.debug("%s: %s; trying again", server, trouble)
             self._turn += 1
-            await asyncio.sleep(pause)
+            await self.clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -19,7 +18,7 @@ from runwright.contract.timestamps import from_micros, is_utc, to_micros
 from runwright.contract.transitions import ENDED, Enforcement, RunStatus
 from runwright.core.verify import Finding
 from runwright.log.arguments import not_found
-from runwright.log.clock import SystemClock, SystemIds
+from runwright.log.clock import SystemIds
 from runwright.log.model import Outcome, RebuildReport, RunFilter, RunPage, RunRow
 
 from .line import Line
@@ -46,7 +45,7 @@ def address(run_id: str) -> str:
 class RemoteLog:
     def __init__(self, line: Line) -> None:
         self._line = line
-        self.clock: Clock = SystemClock()
+        self.clock: Clock = line.clock
         self.ids: Ids = SystemIds()
         self._plans: dict[str, str] = {}  # the run that each plan was seen in
 
@@ -81,7 +80,7 @@ class RemoteLog:
             try:
                 async with self._line.stream(f"{address(run_id)}/stream", {"last-event-id": str(after)}) as answer:
                     if answer.status_code == 204:
-                        await asyncio.sleep(PAUSE)  # it has ended; but more may still be said of it
+                        await self.clock.sleep(PAUSE)  # it has ended; but more may still be said of it
                     async for line in answer.aiter_lines():
                         if line.startswith("data: "):
                             record = _record(msgspec.json.decode(line[6:]))
@@ -195,7 +194,7 @@ class RemoteLog:
         return msgspec.convert(found["alerts"], list[Alert])
 
     async def wait_for_news(self, timeout: float | None = None) -> bool:
-        await asyncio.sleep(PAUSE if timeout is None else min(timeout, PAUSE))
+        await self.clock.sleep(PAUSE if timeout is None else min(timeout, PAUSE))
         return True
 
     async def plan(self, sha256: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,14 +15,13 @@ from runwright.contract.payloads import Approval
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
-from runwright.control.operations import AnyPlan, Place
-from runwright.control.planfile import read_data, read_function, read_plan_file
+from runwright.control.operations import Place
+from runwright.control.planfile import AnyPlan, read_any
 from runwright.control.signals import SignalDecision
 from runwright.control.tokens import Token
-from runwright.flows.plans import PlanFunction
+from runwright.control.views import to_its_end
 from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.write import plan_yaml
-from runwright.tools.registry import all_tools
 
 from .line import Line
 from .log import RemoteLog, address, snapshot_of
@@ -54,14 +52,7 @@ class RemoteOperations:
         self.engine = RemoteEngine(self, line)
 
     def load(self, plan: AnyPlan) -> ExecutionPlan:
-        tools = all_tools()
-        if isinstance(plan, ExecutionPlan):
-            return plan
-        if isinstance(plan, PlanFunction):
-            return read_function(plan, tools).plan
-        if isinstance(plan, dict):
-            return read_data(plan, tools).plan
-        return read_plan_file(Path(plan), tools).plan
+        return read_any(plan)
 
     async def start(
         self,
@@ -106,18 +97,8 @@ class RemoteOperations:
                 return snapshot
 
     async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
-        if not follow:
-            async for record in self.log.events(run_id, after):
-                yield record
-            return
-        async for record in self.log.follow(run_id, after):
+        async for record in to_its_end(self.log, run_id, after) if follow else self.log.events(run_id, after):
             yield record
-            if record.event_type in ("RunCompleted", "RunFailed", "RunCancelled"):
-                if (await self.log.find_run(run_id)).status not in ENDED:
-                    continue
-                async for last in self.log.events(run_id, record.run_seq):
-                    yield last
-                return
 
     async def result(self, run_id: str, step_id: str) -> Any:
         return await self._line.get(f"{address(run_id)}/results/{quote(step_id, safe='')}")

@@ -67,4 +67,4 @@ class RemoteOutput:
         page = await self._line.get(f"{address(run_id)}/logs", {"tail": 200})
         for line in page["lines"]:
             self._last[run_id, line["entity"]] = line["text"]
-        await asyncio.sleep(POLL)
+        await self._line.clock.sleep(POLL)

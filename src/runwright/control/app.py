@@ -23,7 +23,7 @@ from runwright.runtimes.engine import EngineSettings
 
 from .interface import RunOperations
 from .open import open_operations
-from .operations import AnyPlan
+from .planfile import AnyPlan
 from .signals import SignalDecision
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from runwright.log.reader import LogReader
     from runwright.results.steplogs import LogLine
 
-    from .operations import AnyPlan, Place
+    from .operations import Place
+    from .planfile import AnyPlan
     from .signals import SignalDecision
 
 

@@ -25,7 +25,6 @@ from runwright.core.expressions import mentioned_steps
 from runwright.core.net import Net
 from runwright.core.refer import gathered_ref
 from runwright.core.values import Missing, Values
-from runwright.flows.plans import PlanFunction
 from runwright.log.arguments import not_found
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
@@ -40,15 +39,14 @@ from runwright.tools.secrets import SecretContext
 
 from .access import Actor
 from .params import check_params, merge_params
-from .planfile import read_data, read_function, read_plan_file
+from .planfile import AnyPlan, read_any
 from .policy import Policy
 from .requests import run_of_request
 from .rerun import Fork, carried_steps
 from .signalling import Signalling, open_questions
 from .signals import SignalDecision
 from .subruns import SubRuns, child_id
-
-AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
+from .views import to_its_end
 
 
 @cache
@@ -112,13 +110,7 @@ class Operations:
 
     def load(self, plan: AnyPlan) -> ExecutionPlan:
         """A plan from whatever form it comes in."""
-        if isinstance(plan, ExecutionPlan):
-            return plan
-        if isinstance(plan, PlanFunction):
-            return read_function(plan, self.engine.tools).plan
-        if isinstance(plan, dict):
-            return read_data(plan, self.engine.tools).plan
-        return read_plan_file(Path(plan), self.engine.tools).plan
+        return read_any(plan, self.engine.tools)
 
     async def start(
         self,
@@ -328,18 +320,8 @@ class Operations:
 
     async def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
         """The run's events; with `follow`, those to come until it has ended."""
-        if not follow:
-            async for record in self.log.events(run_id, after):
-                yield record
-            return
-        async for record in self.log.follow(run_id, after):
+        async for record in to_its_end(self.log, run_id, after) if follow else self.log.events(run_id, after):
             yield record
-            if record.event_type in ("RunCompleted", "RunFailed", "RunCancelled"):
-                if (await self.log.find_run(run_id)).status not in ENDED:
-                    continue  # a foreign log may hold an end that was none
-                async for last in self.log.events(run_id, record.run_seq):
-                    yield last
-                return
 
     async def result(self, run_id: str, step_id: str) -> Any:
         """What a step gave back."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.plan import ExecutionPlan
 from runwright.flows.plans import PlanFunction
 from runwright.flows.steps import place_of
 from runwright.plans.known import remember
@@ -21,6 +22,20 @@ from .flowfile import flow_in, load_flow, plan_of
 
 _reading: ContextVar[tuple[str, ...]] = ContextVar("runwright_reading", default=())
 """What is being read: a plan, and in it the plans that steps of it are runs of."""
+
+
+AnyPlan = ExecutionPlan | PlanFunction[..., Any] | dict[str, Any] | str | Path
+
+
+def read_any(plan: AnyPlan, tools: Mapping[str, Tool] | None = None) -> ExecutionPlan:
+    """A plan from whatever form it comes in."""
+    if isinstance(plan, ExecutionPlan):
+        return plan
+    if isinstance(plan, PlanFunction):
+        return read_function(plan, tools).plan
+    if isinstance(plan, dict):
+        return read_data(plan, tools).plan
+    return read_plan_file(Path(plan), tools).plan
 
 
 def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loaded:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from runwright.contract.events import RunEventRecord
 from runwright.contract.refs import ArtifactRef
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
-from runwright.contract.transitions import RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.net import Net
 from runwright.core.state import substatus
 from runwright.log.model import RunRow
@@ -42,3 +43,15 @@ async def artifacts_of(log: LogReader, run_id: str) -> list[tuple[str, ArtifactR
             refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
             found += [(record.step_id, ref) for ref in refs]
     return found
+
+
+async def to_its_end(log: LogReader, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
+    """A run's events, those to come included, until it has ended and all of it was given."""
+    async for record in log.follow(run_id, after):
+        yield record
+        if record.event_type in ("RunCompleted", "RunFailed", "RunCancelled"):
+            if (await log.find_run(run_id)).status not in ENDED:
+                continue  # a foreign log may hold an end that was none
+            async for last in log.events(run_id, record.run_seq):
+                yield last
+            return

@@ -88,10 +88,6 @@ class Launcher:
         return not self._running and not self._waiting and not self._asking
 
     @property
-    def count(self) -> int:
-        return len(self._running)
-
-    @property
     def count_here(self) -> int:
         """Steps at work in this process, not at workers."""
         return sum(not isinstance(running.execution, RemoteExecution) for running in self._running.values())

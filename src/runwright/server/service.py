@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -22,8 +21,6 @@ from .hub import Hub
 from .measures import Measures
 from .rates import FAILED_LOGINS, Rates
 from .settings import ServerSettings
-
-logger = logging.getLogger("runwright.server")
 
 LOOK_AGAIN = 5.0
 ENDINGS = ("RunCompleted", "RunFailed", "RunCancelled")
