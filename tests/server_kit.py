@@ -27,7 +27,7 @@ class Caller:
         self.address = address
         self.token = token
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self.http = httpx.AsyncClient(base_url=address, headers=headers, timeout=30)
+        self.http = httpx.AsyncClient(base_url=address, headers=headers, timeout=60)
 
     async def ask(self, method: str, path: str, expected: int = 200, **more: Any) -> Any:
         """What the server answers, which must have this status."""
@@ -57,7 +57,7 @@ class Caller:
 
     async def stream(self, path: str, **headers: str) -> AsyncGenerator[dict[str, Any]]:
         """Server-sent events, as they come."""
-        async with self.http.stream("GET", path, headers=headers, timeout=30) as answer:
+        async with self.http.stream("GET", path, headers=headers, timeout=60) as answer:
             assert answer.status_code == 200, (answer.status_code, await answer.aread())
             event: dict[str, Any] = {}
             async for line in answer.aiter_lines():

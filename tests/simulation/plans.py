@@ -74,6 +74,7 @@ async def check_ended_run(world: World, plan: ExecutionPlan, run_id: str) -> Non
     check_signals(records, told)
     check_order(plan, records, told)
     check_approvals(plan, records, told)
+    check_workers(world, plan, records, told)
     assert (await log.find_run(run_id)).summary.waiting_approvals == 0, told
 
 
@@ -90,6 +91,18 @@ def check_approvals(plan: ExecutionPlan, records: list[rw.RunEventRecord], told:
             assert (record.step_id, record.logical_attempt_id) in granted, told
         if record.event_type == "StepCompleted" and step.needs_approval:
             assert record.step_id in {path for path, _ in granted}, told
+
+
+def check_workers(world: World, plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
+    """Only what a worker was told was kept is in the log."""
+    if world.crew is None:
+        return
+    left = {step.step_id for step in plan.steps if step.kind == "noop"}
+    for record in records:
+        path = (record.step_id or "").split("[")[0].split("@")[0]
+        if record.event_type in ("StepCompleted", "LoopIterationDone") and path in left:
+            result = (record.payload or {}).get("result")
+            assert not isinstance(result, str) or result in world.crew.heard, f"{result}\n{told}"
 
 
 def check_signals(records: list[rw.RunEventRecord], told: str) -> None:

@@ -37,12 +37,13 @@ async def live(world: World) -> list[str]:
     plan = random_plan(world.dice)
     run_id = f"run-{world.seed}"
     processes = [await start(world, plan, run_id), await world.process()]
-    for _ in range(400):
+    for _ in range(40 if world.left_alone else 400):
         await world.clock.sleep(world.dice.choice((0.1, 1.0, 6.0)))
         if (await world.log.find_run(run_id)).status in ENDED:
             break
         processes = [process if process.alive else await world.process() for process in processes]
-        await interfere(world, world.dice.choice(processes), plan, run_id)
+        if not world.left_alone:
+            await interfere(world, world.dice.choice(processes), plan, run_id)
     world.faults = 0.0  # enough: now it must come to its end
     for _ in range(100):
         if (await world.log.find_run(run_id)).status in ENDED:

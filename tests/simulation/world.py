@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from crew import Crew, FaultyDesk, LeavingNoop
+
 import runwright as rw
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
@@ -14,6 +16,7 @@ from runwright.control.access import Actor
 from runwright.control.operations import Operations
 from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
+from runwright.runtimes.dispatch import queues_of
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Outcome, Work
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
@@ -31,6 +34,7 @@ class Handle:
         self._world = world
         self._log = log
         self._process = process
+        self.desk = FaultyDesk(world, log.desk, self._reach) if world.has_workers else log.desk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -73,6 +77,15 @@ class Handle:
         if roll > 1 - faults * 0.5:
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Who knows.", outcome="unknown")
         return result
+
+
+class TableOnly:
+    """The log as workers know it."""
+
+    def __init__(self, world: World) -> None:
+        self.desk = FaultyDesk(world, world.log.desk)
+        self.store_time = world.log.store_time
+        self.ring = world.log.ring
 
 
 class SimulatedExecution:
@@ -149,11 +162,14 @@ class Process:
         self.world = world
         self.executor = SimulatedExecutor(world)
         handle: Any = Handle(world, world.log, self)
-        settings = EngineSettings(recover=recover, park_after=world.park_after)
+        workers = "all" if world.has_workers else "none"
+        settings = EngineSettings(recover=recover, park_after=world.park_after, workers=workers)
         nothing: Any = _NoOutput()
-        self.engine = Engine(
-            handle, self.executor, builtin_tools(), PlanStore(world.log), nothing, nothing, name, settings
-        )
+        tools = builtin_tools()
+        if world.has_workers:
+            tools["noop"] = LeavingNoop()
+        plans = PlanStore(world.log, queues_of(workers, tools))
+        self.engine = Engine(handle, self.executor, tools, plans, nothing, nothing, name, settings)
         self.operations = Operations(handle, self.engine, Actor("operator", ("Admin",)))
         self.alive = True
         self.cut_off_until = 0.0
@@ -181,6 +197,10 @@ class World:
         self.failures = failures
         self.room = room
         self.park_after = self.dice.choice((0.0, 0.2, 2.0))
+        self.has_workers = self.dice.random() < 0.4
+        self.losses = self.dice.choice((0.0, 0.1, 0.3))
+        self.left_alone = self.dice.random() < 0.4
+        self.crew: Crew | None = None
         self.deaths = 0
         self.problems: list[str] = []
         self.log: MemoryLog
@@ -203,13 +223,21 @@ class World:
         self.clock = VirtualClock(loop)
         self.log = MemoryLog(clock=self.clock, ids=SeededIds(random.Random(self.seed + 1)))
         async with self.log:
-            return await work(self)
+            if not self.has_workers:
+                return await work(self)
+            table: Any = TableOnly(self)
+            self.crew = Crew(self, table)
+            crew = asyncio.create_task(self.crew.work())
+            try:
+                return await work(self)
+            finally:
+                crew.cancel()
 
     async def process(self, *, recover: bool = True) -> Process:
         self._names += 1
         return await Process(self, f"process-{self._names}", recover=recover).open()
 
-    def started(self, run_id: str, path: str, attempt: int) -> None:
+    def started(self, run_id: str, path: str, attempt: int, *, by_worker: bool = False) -> None:
         """A step begins to work: its start must be in the log, and its end must not."""
         run = self.log._runs[run_id]
         ends = ("StepCompleted", "StepFailed", "LoopIterationDone", "LoopIterationFailed")
@@ -217,5 +245,5 @@ class World:
         mine = [e.event_type for e in run.events if e.step_id == path and e.logical_attempt_id == attempt]
         if not any(kind in starts for kind in mine):
             self.problems.append(f"{path} attempt {attempt} works before its start is durable")
-        if any(kind in ends for kind in mine):
+        if any(kind in ends for kind in mine) and not by_worker:  # a worker may hear of it a moment later
             self.problems.append(f"{path} attempt {attempt} works again after its end")

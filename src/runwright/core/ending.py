@@ -8,6 +8,7 @@ from runwright.contract import payloads
 from runwright.contract.plan import OnFailure
 
 from .asking import close_approval, stop_waiting
+from .handing import steps_scheduled
 from .room import Room
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def finish_if_done(decider: Decider, room: Room) -> None:
         return
     if not marking.failed or decider.net.plan.on_failure is OnFailure.WAIT:
         return
-    if not decider.halted and (work.retry_at or work.scheduled or marking.has_ready()):
+    if steps_scheduled(decider) or (not decider.halted and (work.retry_at or marking.has_ready())):
         return
     first = decider.net.nodes[next(iter(marking.failed))].step.step_id
     skip_the_rest(decider, "RUN_FAILED", "The run failed before this step could start.")

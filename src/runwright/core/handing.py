@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def scheduled(decider: Decider) -> dict[str, int]:
     """Everything that workers may take, and none has: its path and attempt."""
-    found = dict(decider.work.scheduled)
+    found = steps_scheduled(decider)
     for step_id, loop in decider.work.loops.items():
         if not loop.failed:
             for index, attempt in loop.scheduled.items():
@@ -25,9 +25,17 @@ def scheduled(decider: Decider) -> dict[str, int]:
     return found
 
 
+def steps_scheduled(decider: Decider) -> dict[str, int]:
+    """After a failure that halts the run, only what an operator asked for starts; loops under way go on."""
+    work = decider.work
+    return {
+        path: attempt for path, attempt in work.scheduled.items() if not decider.halted or path in work.retry_signal
+    }
+
+
 def is_scheduled(decider: Decider, path: str, attempt: int) -> bool:
-    if decider.work.scheduled.get(path) == attempt:
-        return True
+    if path in decider.work.scheduled:
+        return steps_scheduled(decider).get(path) == attempt
     place = parse_path(path)
     loop = None if place is None else decider.work.loops.get(place.step)
     if place is None or loop is None or not place.indexes or loop.attempt != place.attempt or loop.failed:
@@ -37,7 +45,7 @@ def is_scheduled(decider: Decider, path: str, attempt: int) -> bool:
 
 def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
     """A worker wants to carry this out: then it starts. False if it may not, or not now."""
-    if decider.status is not RunStatus.RUNNING or decider.stop is not None or decider.halted:
+    if decider.status is not RunStatus.RUNNING or decider.stop is not None:
         return False
     if not is_scheduled(decider, path, attempt):
         return False

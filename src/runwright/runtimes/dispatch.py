@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,13 @@ logger = logging.getLogger("runwright.engine")
 DEFAULT_QUEUE = "default"
 LOOK_EVERY = 0.5
 """Seconds between two looks at the table, should no bell ring."""
+SWEEP_EVERY = 60.0
 MOST_LOSSES = 3
 """Workers that may be lost over one attempt: perhaps it is the step that kills them."""
 KILL_TIME = 5.0
 
 Key = tuple[str, str, int]
+Work = Callable[[], Awaitable[Any]]
 
 
 def queues_of(workers: str, tools: dict[str, Tool]) -> QueueOf:
@@ -94,7 +97,7 @@ class RemoteExecution:
         if self.task is None or self.task.state == "OFFERED":
             self.finish(CANCELLED)  # nobody has it
         else:
-            self._dispatch.engine.do(self._dispatch.tell_to_stop(self, how))
+            self._dispatch.tell_to_stop(self.task, how)
 
     def _give_up(self) -> None:
         if not self.ended:
@@ -111,9 +114,9 @@ class RemoteExecution:
 class Taken:
     """A worker has taken a step: a fact, and the step's start if it may start now."""
 
-    def __init__(self, task: Task, refused: Callable[[Task], None]) -> None:
+    def __init__(self, dispatch: Dispatch, task: Task) -> None:
+        self._dispatch = dispatch
         self._task = task
-        self._refused = refused
         self._handed = False
 
     def apply(self, decider: Decider) -> None:
@@ -121,11 +124,12 @@ class Taken:
 
     def durable(self) -> None:
         if not self._handed:
-            self._refused(self._task)
+            self._dispatch.refuse(self._task)
 
     def give_up(self, error: RunwrightError) -> None:
-        """The store, or another driver, has the say; the lease runs out by itself."""
+        """The store, or another driver, has the say; whoever drives the run next is told again."""
         del error
+        self._dispatch.untake(self._task)
 
 
 class Dispatch:
@@ -135,6 +139,7 @@ class Dispatch:
         self._live: dict[Key, RemoteExecution] = {}
         self._taken: dict[Key, Task] = {}  # until their start is in the log
         self._asked: set[int] = set()  # checkpoints under way
+        self._turns: dict[str, deque[Work]] = {}
         self._bell = asyncio.Event()
 
     @property
@@ -147,20 +152,20 @@ class Dispatch:
     # Offers
 
     def offer(self, driver: RunDriver, path: str, attempt: int, queue: str) -> None:
-        self.engine.do(self._keep_trying(partial(self._offer, driver, path, attempt, queue)))
+        self._in_turn(driver.run.run_id, partial(self._offer, driver, path, attempt, queue))
 
     async def _offer(self, driver: RunDriver, path: str, attempt: int, queue: str) -> None:
         task = await self._table.offer(driver.run, path, attempt, queue, self.engine.owner)
         self._see_to_task(task)
 
     def withdraw(self, run_id: str, path: str, attempt: int) -> None:
-        self.engine.do(self._keep_trying(partial(self._table.drop, run_id, path, attempt)))
+        self._in_turn(run_id, partial(self._table.drop, run_id, path, attempt))
 
     def hold(self, run_id: str) -> None:
-        self.engine.do(self._keep_trying(partial(self._table.hold, run_id)))
+        self._in_turn(run_id, partial(self._table.hold, run_id))
 
     def run_ended(self, run_id: str) -> None:
-        self.engine.do(self._keep_trying(partial(self._table.drop_all, run_id)))
+        self._in_turn(run_id, partial(self._table.drop_all, run_id))
 
     # Steps under way
 
@@ -171,7 +176,7 @@ class Dispatch:
         execution = RemoteExecution(self, (order.run_id, order.path, order.attempt), order, done)
         self._live[execution.key] = execution
         task = self._taken.pop(execution.key, None)
-        self.engine.do(self._keep_trying(partial(self._begin, execution, driver, queue, task)))
+        self._in_turn(order.run_id, partial(self._begin, execution, driver, queue, task))
         return execution
 
     async def _begin(self, execution: RemoteExecution, driver: RunDriver, queue: str, task: Task | None) -> None:
@@ -190,9 +195,8 @@ class Dispatch:
         if not await self._table.start(task, execution.order):
             execution.task = msgspec.structs.replace(task, state="OFFERED")  # that worker is gone; another comes
 
-    async def tell_to_stop(self, execution: RemoteExecution, how: int) -> None:
-        if execution.task is not None:
-            await self._keep_trying(partial(self._table.stop, execution.task.task_id, how))
+    def tell_to_stop(self, task: Task, how: int) -> None:
+        self._in_turn(task.run_id, partial(self._table.stop, task.task_id, how))
 
     def forget(self, execution: RemoteExecution) -> None:
         if self._live.get(execution.key) is execution:
@@ -206,10 +210,15 @@ class Dispatch:
     async def watch(self) -> None:
         """See to what workers did, for ever."""
         self.engine.log.on_ring(self.ring)
+        clock = self.engine.clock
+        swept_at = clock.monotonic()
         while True:
             self._bell.clear()
             try:
                 await self._look()
+                if clock.monotonic() >= swept_at + SWEEP_EVERY:
+                    swept_at = clock.monotonic()
+                    await self._table.sweep()
             except RunwrightError as error:
                 logger.warning("Workers wait: their table cannot be read for now: %s", error)
             try:
@@ -263,23 +272,26 @@ class Dispatch:
 
     def _was_taken(self, task: Task, execution: RemoteExecution | None) -> None:
         if execution is not None:
-            known = execution.task
-            if known is None or known.lease_no < task.lease_no:  # it was on offer again
-                self.engine.do(self._keep_trying(partial(self._give_order, execution, task)))
+            known = execution.task  # None while it begins, which sees to this worker too
+            if known is not None and known.lease_no < task.lease_no:  # it was on offer again
                 execution.task = task
+                self._in_turn(task.run_id, partial(self._give_order, execution, task))
             return
         driver = self.engine.driver(task.run_id)
         known = self._taken.get(task.key)
         if driver is not None and (known is None or known.lease_no < task.lease_no):
             self._taken[task.key] = task
-            driver.tell(Taken(task, self._refused))
+            driver.tell(Taken(self, task))
 
-    def _refused(self, task: Task) -> None:
-        """It may not start, or not now."""
+    def untake(self, task: Task) -> None:
         self._taken.pop(task.key, None)
+
+    def refuse(self, task: Task) -> None:
+        """It may not start, or not now."""
+        self.untake(task)
         driver = self.engine.driver(task.run_id)
         if driver is not None and driver.launcher.is_on_offer(task.path, task.attempt):
-            self.engine.do(self._keep_trying(partial(self._table.put_back, task, hold=True)))
+            self._in_turn(task.run_id, partial(self._table.put_back, task, hold=True))
         else:
             self.withdraw(*task.key)
 
@@ -289,7 +301,7 @@ class Dispatch:
             return
         if task.losses + 1 >= MOST_LOSSES:
             message = f"{task.losses + 1} workers were lost over this attempt; the last was {task.worker}."
-            self.engine.do(self._keep_trying(partial(self._table.put_back, task, hold=True, lost=True)))
+            self._in_turn(task.run_id, partial(self._table.put_back, task, hold=True, lost=True))
             execution.finish(Outcome(error=ErrorInfo("WORKER_LOST", message, retryable=True, category="system")))
             return
         driver = self.engine.driver(task.run_id)
@@ -299,9 +311,24 @@ class Dispatch:
         if driver is not None:
             driver.decider.engine_attempt += 1
             execution.order = msgspec.structs.replace(execution.order, engine_attempt=driver.decider.engine_attempt)
-        self.engine.do(self._keep_trying(partial(self._table.put_back, task, lost=True)))
+        self._in_turn(task.run_id, partial(self._table.put_back, task, lost=True))
 
-    async def _keep_trying(self, work: Callable[[], Any]) -> None:
+    def _in_turn(self, run_id: str, work: Work) -> None:
+        """Do something to the table once what was asked before about the same run is done."""
+        if (waiting := self._turns.get(run_id)) is not None:
+            waiting.append(work)
+            return
+        self._turns[run_id] = waiting = deque([work])
+        self.engine.do(self._work_off(run_id, waiting))
+
+    async def _work_off(self, run_id: str, waiting: deque[Work]) -> None:
+        try:
+            while waiting:
+                await self._keep_trying(waiting.popleft())
+        finally:
+            del self._turns[run_id]
+
+    async def _keep_trying(self, work: Work) -> None:
         """The store may have to come back first."""
         while True:
             try:

@@ -174,7 +174,7 @@ class Launcher:
         if decider.status in ENDED:
             dispatch.run_ended(run_id)
             return
-        wanted = {} if decider.stop is not None or decider.halted else scheduled(decider)
+        wanted = {} if decider.stop is not None else scheduled(decider)
         is_paused = decider.status is RunStatus.PAUSED
         for path, attempt in list(self._offered.items()):
             if wanted.get(path) != attempt:

@@ -113,6 +113,11 @@ class TaskTable:
         await self._desk.write("drop_reports", run_id)
         await self._desk.write("drop_tasks", run_id)
 
+    async def sweep(self) -> None:
+        """Clear up after drivers that died with their runs ended."""
+        await self._desk.write("drop_old_tasks")
+        await self._desk.write("drop_old_reports")
+
     async def reports(self, owner: str) -> list[tuple[int, str, str, int, bytes]]:
         """Checkpoints that workers want written: number, run, path, attempt, state."""
         return [tuple(row) for row in await self._desk.read("reports_to_see_to", owner)]

@@ -17,6 +17,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.contract.transitions import ENDED
 from runwright.control.access import Act
 from runwright.control.views import artifacts_of
 from runwright.results.artifacts import read_key
@@ -151,8 +152,20 @@ async def _orders(call: Call, worker: str, claimed: dict[int, int]) -> list[dict
         if waiting:
             await desks.wait(0.1)
     for task_id, lease_no in waiting.items():
-        await desks.table.give_back(task_id, lease_no)
+        await _let_go(call, task_id, lease_no)
     return leases
+
+
+async def _let_go(call: Call, task_id: int, lease_no: int) -> None:
+    """Nobody started it in time: it is on offer again, unless its run has ended and nobody ever will."""
+    table = call.service.desks.table
+    if (row := await table.find(task_id)) is None:
+        return
+    task = _Held(*row)
+    if (await call.service.log.find_run(task.run_id)).status in ENDED:
+        await table.drop(task.run_id, task.path, task.attempt)
+    else:
+        await table.give_back(task_id, lease_no)
 
 
 @post(

@@ -70,8 +70,9 @@ SELECT task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome 
 WHERE owner = $1 AND (state IN ('TAKEN', 'DONE') OR (state = 'STARTED' AND lease_until < $2)) ORDER BY task_id;
 
 -- name: start_task
+-- Said again, for nobody knows whether it was heard, it means the same.
 UPDATE task SET state = 'STARTED', order_body = $3, lease_until = $4
-WHERE task_id = $1 AND lease_no = $2 AND state = 'TAKEN' RETURNING task_id;
+WHERE task_id = $1 AND lease_no = $2 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
 
 -- name: put_back_task
 UPDATE task SET state = $3, worker = NULL, losses = losses + $4
@@ -95,6 +96,14 @@ DELETE FROM task WHERE run_id = $1;
 
 -- name: drop_reports
 DELETE FROM task_report WHERE task_id IN (SELECT task_id FROM task WHERE run_id = $1);
+
+-- name: drop_old_tasks
+-- Of runs that have ended, whose driver died before it could clear up.
+DELETE FROM task WHERE EXISTS
+    (SELECT 1 FROM run WHERE run.run_id = task.run_id AND run.status IN ('COMPLETED', 'FAILED', 'CANCELLED'));
+
+-- name: drop_old_reports
+DELETE FROM task_report WHERE NOT EXISTS (SELECT 1 FROM task WHERE task.task_id = task_report.task_id);
 
 -- name: find_task
 SELECT task_id, run_id, tenant_id, path, attempt, state, worker, lease_no, order_body FROM task WHERE task_id = $1;
