@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import harmonic_mean, median, quantiles
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +24,9 @@ from .samples import events
 from .scale import Scale
 from .table import Round, Row
 from .targets import TARGETS
+
+if TYPE_CHECKING:
+    from tests.servers import Postgres
 
 _CONNECTIONS = 64
 _BATCH = 500
@@ -38,6 +43,8 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         yield Row(TARGETS["server-start"], [asyncio.run(_start(scale)) for _ in range(scale.size(5, 3))])
     if "server-sse" in wanted:
         yield Row(TARGETS["server-sse"], [asyncio.run(_listeners(scale)) for _ in range(scale.size(5, 3))])
+    if "server-takeover" in wanted:
+        yield Row(TARGETS["server-takeover"], _takeovers(scale))
     looks = [name for name in ("server-get", "server-list") if name in wanted]
     if looks:
         found = _looks(scale)
@@ -50,6 +57,12 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
 
 @contextmanager
 def _served(folder: Path, store: str) -> Iterator[str]:
+    with _process(folder, store) as (_, address):
+        yield address
+
+
+@contextmanager
+def _process(folder: Path, store: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     (folder / "runwright.toml").write_text("[server]\nrate = 0\nconnections = 4096\n")
     command = [sys.executable, "-m", "bench.serverside", store]
     root = str(Path(__file__).parent.parent)
@@ -57,7 +70,8 @@ def _served(folder: Path, store: str) -> Iterator[str]:
         command, cwd=folder, stdout=subprocess.PIPE, env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"}
     ) as server:
         assert server.stdout is not None
-        yield json.loads(server.stdout.readline())["address"]
+        yield server, json.loads(server.stdout.readline())["address"]
+        server.send_signal(signal.SIGCONT)
         server.terminate()
 
 
@@ -207,6 +221,51 @@ async def _listeners(scale: Scale) -> Round:
             await asyncio.gather(*hearing, return_exceptions=True)
     assert len(late) == count * 10 * seconds, f"{len(late)} of {count * 10 * seconds} were heard"
     return Round(quantiles(late, n=20)[18], 0.0)
+
+
+# A server that is gone
+
+
+def _takeovers(scale: Scale) -> list[Round]:
+    """From the moment a server falls silent to the next step of its run at another, in ms.
+
+    It is stopped, not killed: a process that died on this machine is seen at once, as it would not be on another.
+    """
+    server = pgserver.start()
+    try:
+        return [_takeover(server, scale) for _ in range(scale.size(5, 1))]
+    finally:
+        server.stop()
+
+
+def _takeover(server: Postgres, scale: Scale) -> Round:
+    steps = [{"id": f"s{number}", "shell": "sleep 0.1"} for number in range(200)]
+    plan = {"plan": "p", "steps": steps}
+    body = json.dumps({"plan": plan, "context": {"runId": "moving"}}).encode()
+    with (
+        scale.place() as folder,
+        pgserver.database(server) as store,
+        _process(folder, store) as (first, address),
+        _served(folder, store) as other,
+    ):
+        return Round(asyncio.run(_next_step(first, address, other, body)), 0.0)
+
+
+async def _next_step(first: subprocess.Popen[bytes], address: str, other: str, body: bytes) -> float:
+    async with _connected(address, 1) as (teller,), _connected(other, 1) as (watcher,):
+
+        async def last() -> int:
+            return json.loads(await watcher.ask(_request("GET", "/v1/runs/moving")))["lastEventSeq"]
+
+        await teller.ask(_request("POST", "/v1/runs", body))
+        await asyncio.sleep(1)
+        first.send_signal(signal.SIGSTOP)
+        silent = time.perf_counter()
+        await asyncio.sleep(0.2)  # what it had sent off arrives
+        seen = await last()
+        while await last() == seen:  # noqa: ASYNC110 - another process is what is waited for
+            await asyncio.sleep(0.02)
+        return (time.perf_counter() - silent) * 1000
 
 
 # Looking at a store that has grown

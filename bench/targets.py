@@ -72,6 +72,7 @@ TARGETS: dict[str, Target] = {
         Target("server-list", "GET of a list, 100,000 in the store", "1,000", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("server-sse", "1,000 listeners, 10 events/s, p95", "when sent", "ms", Kind.EXTRA, 250, 100),
         Target("server-start", "Start of a run to its first step, p50", "when asked", "ms", Kind.EXTRA, 15, 8),
+        Target("server-takeover", "Run of a silent server goes on", "when silent", "ms", Kind.EXTRA, 6000, 6000),
         Target("start-import", "import runwright", "bare interpreter", "ms", Kind.EXTRA, 80, 40),
         Target("start-open-log", "import and touch open_log", "bare interpreter", "ms", Kind.EXTRA, None, None),
         Target("start-help", "runwright --help", "bare interpreter", "ms", Kind.EXTRA, 200, 120),

@@ -47,7 +47,7 @@ class Recovery:
             await asyncio.sleep(POLL)
 
     async def _take_over(self) -> None:
-        while taken := await self._operations.engine.take_over_once():
+        while taken := await self._operations.engine.lookout.take_over_once():
             for run_id in taken:
                 row = await self._log.find_run(run_id)
                 self._open.add(run_id)

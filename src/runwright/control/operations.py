@@ -312,7 +312,7 @@ class Operations:
         except RunwrightError as error:
             if error.code != ErrorCode.RUN_OWNED:
                 raise
-            self.engine.want(run_id)
+            self.engine.lookout.want(run_id)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> RunSnapshot:
         """Wait until the run has ended; the run as it then is, or as it is when the time is up."""

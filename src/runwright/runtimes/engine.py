@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
-from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert, RunSnapshot
@@ -33,6 +33,7 @@ from .dispatch import Dispatch
 from .driver import RunDriver
 from .late import late_result
 from .lease import LeaseKeeper, ends_with_loop
+from .lookout import Lookout
 from .restore import restore, under_way
 from .rooms import Rooms
 from .runplans import RunPlans
@@ -43,12 +44,8 @@ from .work import Executing, SubRunning
 
 logger = logging.getLogger("runwright.engine")
 
-SIGNAL_POLL = 0.1
-RECOVER_POLL = 1.0
 DRAIN_POLL = 0.05
-WANTED_POLL = 0.5
 RETRY_MICROS = 1_000_000
-GIVEN_BACK_MICROS = 60_000_000
 FOR_EVER = 1e9  # seconds
 
 
@@ -100,14 +97,13 @@ class Engine:
         self._parked: dict[str, int | None] = {}
         self._ends: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
         self.rooms = Rooms(executor)
+        self.lookout = Lookout(self)
         self.dispatch = None if settings.workers == "none" else Dispatch(self, TaskTable(log))
         self._background: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self._errands: set[asyncio.Task[Any]] = set()
-        self._signals_seen = ""
         self.late_results = 0
         self._closing = False
-        self._wanted: set[str] = set()  # runs that others drive, and that we would
         self._known: set[str] = set()  # runs that are this process's business, and have not ended
         self._applying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._arriving: dict[str, bool] = {}  # runs being read; True if a signal came in meanwhile
@@ -119,12 +115,12 @@ class Engine:
 
     async def open(self) -> None:
         await self.keeper.acquire()
-        self._signals_seen = await self.log.end_cursor()
+        await self.lookout.open()
         works = [self.timers.run(), self.alarms.run()]
         if not self.settings.alone:
-            works += [self.keeper.keep(), self._watch_signals(), self._claim_wanted()]
+            works += [self.keeper.keep(), self.lookout.watch_signals(), self.lookout.claim_wanted()]
         if self.settings.recover:
-            works.append(self._take_over())
+            works.append(self.lookout.take_over())
         if self.dispatch is not None:
             works.append(self.dispatch.watch())
         for work in works:
@@ -260,7 +256,7 @@ class Engine:
         await self.run_plans.to_drive(row.identity, self.provider)  # what cannot be driven here is not claimed
         await self._claim(run_id)
         self._parked.pop(run_id, None)
-        return await self._take_up(run_id)
+        return await self.take_up(run_id)
 
     async def _claim(self, run_id: str) -> Fence:
         """Become the run's driver; on a new lease, should the old one have ended unnoticed."""
@@ -273,7 +269,7 @@ class Engine:
             await self.keeper.begin_anew(error)
             return await self.log.claim_run(run_id, self.keeper.lease)
 
-    async def _take_up(self, run_id: str) -> bool:
+    async def take_up(self, run_id: str) -> bool:
         """Drive a run that is ours already. False if it has ended."""
         if run_id in self._drivers or run_id in self._arriving:
             return True
@@ -327,7 +323,7 @@ class Engine:
             self._finished(run_id, driver)
         elif run_id not in self._parked and not driver.created.cancelled():
             if driver.was_lost:
-                self.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
+                self.lookout.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
             self._left(run_id)
 
     def _broken(self, driver: RunDriver, error: BaseException) -> None:
@@ -392,6 +388,10 @@ class Engine:
         return run_id in self._drivers or run_id in self._parked or run_id in self._arriving
 
     @property
+    def has_runs(self) -> bool:
+        return bool(self._known)
+
+    @property
     def driven(self) -> list[str]:
         return [*self._drivers, *self._parked]
 
@@ -432,65 +432,6 @@ class Engine:
             self._unpark(run_id)
         elif run_id in self._arriving:
             self._arriving[run_id] = True
-
-    async def _watch_signals(self) -> None:
-        while True:
-            await self.clock.sleep(SIGNAL_POLL)
-            if not self._known:
-                continue
-            try:
-                run_ids, self._signals_seen = await self.log.signalled(self._signals_seen)
-            except RunwrightError as error:
-                logger.warning("Signals cannot be read for now: %s", error)
-                continue
-            for run_id in run_ids:
-                self.signalled(run_id)
-
-    def want(self, run_id: str) -> None:
-        """Take the run up once nobody else drives it any more."""
-        self._wanted.add(run_id)
-
-    async def _claim_wanted(self) -> None:
-        while True:
-            await self.clock.sleep(WANTED_POLL)
-            for run_id in list(self._wanted):
-                try:
-                    await self.resume(run_id)
-                    self._wanted.discard(run_id)
-                except RunwrightError as error:
-                    if error.code not in (ErrorCode.RUN_OWNED, *STORE_CODES):
-                        logger.warning("Run %s cannot be taken up: %s", run_id, error)
-                        self._wanted.discard(run_id)
-
-    async def _take_over(self) -> None:
-        while True:
-            await self.take_over_once()
-            await self.clock.sleep(RECOVER_POLL)
-
-    async def take_over_once(self) -> list[str]:
-        """Claim every run that nobody drives although somebody should, and drive it."""
-        assert self.keeper.lease is not None
-        try:
-            claimed = await self.log.claim_due(self.keeper.lease)
-        except RunwrightError as error:
-            logger.warning("Runs of others cannot be taken over for now: %s", error)
-            return []
-        taken: list[str] = []
-        for run_id in claimed:
-            try:
-                if await self._take_up(run_id):
-                    taken.append(run_id)
-            except RunwrightError as error:
-                logger.warning("Run %s cannot be taken up here: %s", run_id, error)
-                await self._give_back(run_id)
-        return taken
-
-    async def _give_back(self, run_id: str) -> None:
-        """Somebody else may be able to drive it; if not, we try again later."""
-        try:
-            await self.log.release_run(run_id, self.keeper.fence, self.clock.now() + GIVEN_BACK_MICROS)
-        except RunwrightError as error:
-            logger.warning("Run %s could not be given back: %s", run_id, error)
 
     async def _lease_lost(self) -> None:
         """Everything driven under the old lease is left; what nobody else has taken is taken up again."""
