@@ -37,6 +37,23 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ANONYMOUS = Actor("", ())
 
 
+class _Names:
+    """Names for requests, drawn many at a time: asking the system for each one lets the thread that writes in between,
+    and the loop waits for its turn again."""
+
+    def __init__(self) -> None:
+        self._drawn = ""
+
+    def draw(self) -> str:
+        if not self._drawn:
+            self._drawn = secrets.token_hex(4096)
+        name, self._drawn = self._drawn[:16], self._drawn[16:]
+        return name
+
+
+_names = _Names()
+
+
 class Gate:
     def __init__(self, app: Any, service: Service) -> None:
         self._app = app
@@ -71,7 +88,7 @@ class _Passage:
         self._status = 0
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self._headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else _names.draw()
         self._largest = _largest(scope["path"])
         self._taken = 0
         self._body_until = self._began + service.settings.body_seconds

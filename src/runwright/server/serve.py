@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("runwright.server")
 
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.001
 ANSWER_SECONDS = 5
 """How long requests under way may take to be answered once the server is asked to stop."""
 
