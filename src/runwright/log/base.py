@@ -125,14 +125,14 @@ class RunLog(Checking):
         await self._intake.submit((unit,), self._enqueue)
         return _receipts_or_raise(unit.results)
 
-    async def take(self, line: bytes) -> Outcome:
-        """Append one event, as JSON. Never raises for it: a receipt or a refusal."""
-        _, prepared = self._look_at(line, _NOTHING)
-        if isinstance(prepared, Refusal):
-            return prepared
-        unit = Unit(prepared.run[0], (prepared,))
-        await self._intake.submit((unit,), self._enqueue)
-        return unit.results[0]
+    async def take_each(self, lines: Sequence[bytes]) -> list[Outcome]:
+        """Append events, as JSON, that have nothing to do with each other: a receipt or a refusal for each."""
+        prepared = [self._look_at(line, _NOTHING)[1] for line in lines]
+        units = [Unit(each.run[0], (each,)) for each in prepared if not isinstance(each, Refusal)]
+        if units:
+            await self._intake.submit(units, self._enqueue)
+        taken = iter(units)
+        return [each if isinstance(each, Refusal) else next(taken).results[0] for each in prepared]
 
     async def ingest(
         self,

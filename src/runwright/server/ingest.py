@@ -60,7 +60,7 @@ async def post_events(scope: Any, receive: Any, send: Any) -> None:
     single, events = split(body, _header(scope, b"content-type"))
     wishes = _wishes(scope["query_string"])
     if single and wishes is _PLAIN and role == "events:server" and call.actor.tenant_id is None:
-        outcome = await call.service.log.take(body)
+        outcome = await call.service.gathering.take(body)
         call.service.audit.looked(call.actor, Act.APPEND, tenant_id=None)
         await _say(send, *_answer_one(outcome))
         return

@@ -17,6 +17,7 @@ from runwright.runtimes.settings import EngineSettings
 from runwright.runtimes.tasks import TaskTable
 
 from .desks import Desks
+from .gathering import Gathering
 from .hub import Hub
 from .measures import Measures
 from .rates import FAILED_LOGINS, Rates
@@ -34,6 +35,7 @@ class Service:
         self.tokens = Tokens(self.log.desk, self.log.clock)
         self.audit = Audit(self.log.desk, self.log.clock)
         self.hub = Hub(self.log)
+        self.gathering = Gathering(self.log)
         self.measures = Measures(self)
         self.rates = Rates(settings.rate, self.log.clock.monotonic)
         self.failed_logins = Rates(FAILED_LOGINS, self.log.clock.monotonic)
