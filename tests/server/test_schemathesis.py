@@ -29,7 +29,7 @@ from server_kit import HELD, HELLO  # noqa: E402
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore::{HypothesisWarning.__module__}.HypothesisWarning")]
 
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
-CASES = {"quick": 4, "full": 12, "soak": 2000}[PROFILE]
+CASES = {"quick": 4, "full": 12, "soak": 300}[PROFILE]
 """Cases made up for each operation, and twice as many chains of them."""
 CHECKS = [
     "not_a_server_error",
