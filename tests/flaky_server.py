@@ -85,6 +85,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.answer(200, b'"at last"')
 
+    def on_broken(self, _request: dict[str, Any]) -> None:
+        self.answer(500, b'{"error": "broken"}')
+
+    def on_pages(self, request: dict[str, Any]) -> None:
+        """Three pages of two; each page is refused once before it is given."""
+        page = int(request["path"].partition("page=")[2])
+        self.server.seen[f"page {page}"] += 1
+        if self.server.seen[f"page {page}"] == 1:
+            self.answer(503, b"busy", "text/plain")
+            return
+        body = {"items": [2 * page - 1, 2 * page], "has_more": page < 3}
+        self.answer(200, json.dumps(body).encode())
+
     def on_hang_up(self, _request: dict[str, Any]) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)

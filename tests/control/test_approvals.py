@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,26 @@ async def test_a_run_that_waits_is_approved_from_another_process_and_goes_on(dur
         await operations.take_up(run_id)
         assert (await ended(operations, run_id)).status == "COMPLETED"
         assert ("ApprovalGranted", "ok") in await _order(operations, run_id)
+
+
+async def test_a_run_is_not_put_to_rest_while_an_end_waits_for_its_output(file_store: str) -> None:
+    """How a step ended is told once what it printed is kept; a signal in between must not make it forgotten."""
+    steps = [
+        {"id": "ok", "approval": "Now?"},
+        {"id": "work", "python": {"code": "1"}},
+    ]
+    async with engine(file_store, park_after=0.0) as operations:
+        loop, logs = asyncio.get_running_loop(), operations.engine.step_logs
+        held: list[Callable[[], None]] = []
+        logs.settle = held.append  # type: ignore[method-assign]
+        run_id = await begin(operations, {"plan": "p", "order": "graph", "steps": steps})
+
+        async def has_ended() -> bool:
+            return bool(held)
+
+        await until(has_ended)
+        await operations.signal(run_id, "EVENT", {"name": "nobody waits for it"})
+        await asyncio.sleep(0.3)
+        loop.call_soon(held[0])
+        await event(operations, run_id, "StepCompleted", "work")
+        await operations.signal(run_id, "CANCEL")

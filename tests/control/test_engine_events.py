@@ -21,7 +21,13 @@ FOLDER = Path(schemas.__file__).parent / "json_schemas"
 
 # What an event may leave out, and why.
 MAY_MISS: dict[str, set[str]] = {
-    "RunQueued": {"originRunId", "forkedFromSeq", "parentRunId", "parentStepId"},  # of a run that comes from another
+    "RunQueued": {
+        "originRunId",
+        "forkedFromSeq",
+        "parentRunId",
+        "parentStepId",
+        "parentIter",
+    },  # of a run that comes from another
     "RunStarted": {
         "validationReport",
         "degraded",
@@ -39,7 +45,7 @@ MAY_MISS: dict[str, set[str]] = {
     "ApprovalRequested": {"expiresAt", "approvers", "fields", "by", "answer", "reason", "signalId"},
     "ApprovalGranted": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "ApprovalDenied": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
-    "LoopStarted": {"items", "itemsRef", "carriedOver"},  # one of the first two
+    "LoopStarted": {"items", "itemsRef", "carriedOver", "maxInFlight"},  # one of the first two; of a playbook
     "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error", "queue", "worker"},
     "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error", "queue", "worker"},
     "LoopIterationFailed": {"item", "itemRef", "result", "resultRef", "queue", "worker"},

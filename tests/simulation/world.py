@@ -111,6 +111,9 @@ class SimulatedExecution:
             self._ended = True
             self._executor.running -= 1
 
+    def let_go(self) -> None:
+        self.kill()
+
 
 class SimulatedExecutor:
     """Plays steps: each takes some time, and fails as the seed says."""
@@ -160,7 +163,7 @@ class Process:
 
     def __init__(self, world: World, name: str, *, recover: bool = True) -> None:
         self.world = world
-        self.executor = SimulatedExecutor(world)
+        self.executor = world.executor(world)
         handle: Any = Handle(world, world.log, self)
         workers = "all" if world.has_workers else "none"
         settings = EngineSettings(recover=recover, park_after=world.park_after, workers=workers)
@@ -201,6 +204,7 @@ class World:
         self.losses = self.dice.choice((0.0, 0.1, 0.3))
         self.left_alone = self.dice.random() < 0.4
         self.crew: Crew | None = None
+        self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
         self.deaths = 0
         self.problems: list[str] = []
         self.log: MemoryLog
@@ -236,6 +240,15 @@ class World:
     async def process(self, *, recover: bool = True) -> Process:
         self._names += 1
         return await Process(self, f"process-{self._names}", recover=recover).open()
+
+    def began_task(self, run_id: str, path: str, attempt: int) -> None:
+        """A task of a playbook begins to work: the same of it as of a step."""
+        events = [e for e in self.log._runs[run_id].events if e.step_id == path]
+        mine = {e.event_type for e in events if e.logical_attempt_id == attempt}
+        if not mine & {"TaskStarted", "TaskAttemptStarted"}:
+            self.problems.append(f"{path} attempt {attempt} works before its start is durable")
+        if {"TaskDone", "TaskFailed"} & {e.event_type for e in events}:
+            self.problems.append(f"{path} attempt {attempt} works again after its end")
 
     def started(self, run_id: str, path: str, attempt: int, *, by_worker: bool = False) -> None:
         """A step begins to work: its start must be in the log, and its end must not."""

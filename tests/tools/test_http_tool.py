@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flaky_server import FlakyServer, flaky_server
 
 from engine_kit import ended, engine, event, run, step_of, story
+from flaky_server import FlakyServer, flaky_server
 from runwright.contract.errors import RunwrightError
 
 

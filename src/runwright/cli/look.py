@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from runwright.contract.events import RunEventRecord
+from runwright.contract.noetl import noetl_event
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.timestamps import from_micros
@@ -156,15 +157,16 @@ def _step_row(step: StepSnapshot) -> tuple[str, ...]:
 @click.argument("run")
 @click.option("--follow", is_flag=True, help="Go on with events as they come; Ctrl-C ends it.")
 @click.option("--after", default=0, metavar="SEQ", type=click.IntRange(0), help="Only events beyond this one.")
-@click.option("--format", "shape", type=click.Choice(["runevents"]), default="runevents", show_default=True)
+@click.option("--format", "shape", type=click.Choice(["runevents", "noetl"]), default="runevents", show_default=True)
 async def events_command(session: Session, run: str, follow: bool, after: int, shape: str) -> int:
-    """Show a run's events in order."""
-    del shape  # there is one so far
+    """Show a run's events in order; in NoETL's words they are JSON lines."""
     async with session.open() as log:
         row = await log.resolve(run)
         stream = log.follow(row.identity.run_id, after) if follow else log.events(row.identity.run_id, after)
         async for record in stream:
-            if session.as_json:
+            if shape == "noetl":
+                click.echo(msgspec.json.encode(noetl_event(record)))
+            elif session.as_json:
                 click.echo(msgspec.json.encode(record))
             else:
                 click.echo(_timeline(record))

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("check", "Check the store and this installation."),
     "export": ("transfer", "Write a run's events as JSON lines."),
     "import": ("transfer", "Take in events from another log."),
+    "noetl": ("noetl", "Check a log in the words of the NoETL event model."),
     "key": ("key", "Show an event's idempotency key and what it is made of."),
 }
 """Each subcommand: the module it lives in, and what it does."""

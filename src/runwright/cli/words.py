@@ -42,6 +42,8 @@ class Narrator:
         if record.step_id.startswith("signal/"):
             return f"signal {record.step_id.removeprefix('signal/')}"
         attempt = record.logical_attempt_id
+        if "/" in record.step_id:  # a step's own name holds none
+            return f"task {record.step_id}{'' if attempt == 1 else f' (attempt {attempt})'}"
         most = self._most.get(record.step_id.partition("[")[0].partition("~")[0])
         most = None if record.step_id in self._loops else most
         if record.event_type not in _WITH_ATTEMPT or (attempt == 1 and most is None):
@@ -152,8 +154,49 @@ def _processed(who: str, payload: Payload, _record: RunEventRecord) -> str:
     return f"{who}: {payload.get('signalType')} done, {payload.get('engineResult')}" + (f", run {made}" if made else "")
 
 
+def _admitted(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    if payload.get("error"):
+        return f"{who} could not be judged{_error(payload)}"
+    return f"{who} was {'' if payload.get('allow') else 'not '}admitted"
+
+
+def _policy(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    action: Payload = payload.get("action") or {}
+    rule = payload.get("matched_rule_index")
+    by = "no rule matched" if rule is None else f"rule {rule + 1}"
+    to = f" to {action['to']}" if action.get("to") else ""
+    at = f" at {clock_time(payload['next_attempt_at'])}" if payload.get("next_attempt_at") else ""
+    return f"{who}: {action.get('do')}{to}{at} ({by})"
+
+
+def _next(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    arcs: list[Payload] = payload.get("selected") or []
+    names = ", ".join(str(arc.get("step")) for arc in arcs)
+    return f"{who} leads to {names or 'nothing more'}{_error(payload)}"
+
+
+def _task_failed(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    outcome: Payload = payload.get("outcome") or {}
+    return f"{who} failed{_error(payload) or _error(outcome)}"
+
+
 _WORDS: dict[str, Words] = {
     "RunQueued": _queued,
+    "AdmissionEvaluated": lambda who, payload, _record: f"{who}: {payload.get('decision')}",
+    "WorkflowStarted": lambda _who, payload, _record: f"the playbook begins at step {payload['entry']}",
+    "WorkflowFinished": lambda _who, _payload, _record: "nothing of the playbook is left to do",
+    "RunProcessed": _just("closed its books"),
+    "PolicyAdmitEvaluated": _admitted,
+    "StepScheduled": _just("is to run"),
+    "TaskStarted": _just("began"),
+    "TaskDone": _just("is done"),
+    "TaskFailed": _task_failed,
+    "TaskAttemptStarted": _just("is tried"),
+    "TaskAttemptDone": _just("went well"),
+    "TaskAttemptFailed": _task_failed,
+    "PolicyTaskEvaluated": _policy,
+    "NextEvaluated": _next,
+    "LoopIterationScheduled": _just("is to run"),
     "RunApproved": _just("approved"),
     "RunStarted": _just("started"),
     "RunPaused": _steered("paused"),

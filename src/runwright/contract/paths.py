@@ -31,6 +31,11 @@ class EntityPath(msgspec.Struct, frozen=True):
     task: str | None = None
     task_visit: int = 1
 
+    @property
+    def owner(self) -> str:
+        """The visit of a step that this is, or is part of."""
+        return self.step if self.visit == 1 else f"{self.step}@{self.visit}"
+
     def __str__(self) -> str:
         text = self.step
         if self.visit != 1:

@@ -41,6 +41,7 @@ class RunQueued(Payload, frozen=True):
     forked_from_seq: int | None = None
     parent_run_id: Name | None = None  # this run is a step of that one
     parent_step_id: Name | None = None
+    parent_iter: JsonObject | None = None  # the iteration that it is a task of
 
 
 class AdmissionEvaluated(Payload, frozen=True):
@@ -70,8 +71,16 @@ class RunStarted(Payload, frozen=True):
     sub_plans: dict[str, str] | None = None  # the files of plans that its steps are runs of, by hash
 
 
+class WorkflowStarted(Payload, frozen=True):
+    entry: str | None = None  # of a playbook: where its first token is
+    ctx: JsonObject | None = None
+
+
 class StepScheduled(Payload, frozen=True):
     queue: str | None = None  # where workers find it
+    args: JsonObject | None = None  # of a playbook: what the arcs to it gave along
+    tokens: int | None = None  # how many became this visit
+    final: bool | None = None
 
 
 class StepStarted(Payload, frozen=True):
@@ -125,11 +134,13 @@ class TaskEnded(SnakePayload, frozen=True):
     outcome: JsonObject | None = None
     result_ref: JsonObject | None = None
     ctx: JsonObject | None = None
+    error: ErrorInfo | None = None
 
 
 class PolicyAdmitEvaluated(SnakePayload, frozen=True):
     allow: bool | None = None
     matched_rule_index: int | None = None
+    error: ErrorInfo | None = None
 
 
 class PolicyTaskEvaluated(SnakePayload, frozen=True):
@@ -137,6 +148,7 @@ class PolicyTaskEvaluated(SnakePayload, frozen=True):
     action: JsonObject | None = None
     ctx: JsonObject | None = None
     iter: JsonObject | None = None
+    next_attempt_at: str | None = None
 
 
 class LoopStarted(Payload, frozen=True):
@@ -144,6 +156,7 @@ class LoopStarted(Payload, frozen=True):
     items: list[Any] | None = None
     items_ref: JsonObject | None = None
     carried_over: int | None = None
+    max_in_flight: int | None = None
 
 
 class LoopCounts(Payload, frozen=True):
@@ -168,6 +181,8 @@ class NextEvaluated(SnakePayload, frozen=True):
     mode: str | None = None
     matched: list[JsonObject] | None = None
     selected: list[JsonObject] | None = None
+    ctx: JsonObject | None = None
+    error: ErrorInfo | None = None
 
 
 class ResultStored(SnakePayload, frozen=True):

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from .errors import ErrorCode, RunwrightError
+from .part import Part
+from .playbook import Playbook, Route
 
 SCHEMA_VERSION = "v1.0"
+PIPELINE = "pipeline"
 
 
 class Order(StrEnum):
     SEQUENTIAL = "sequential"  # one after another, as declared
     GRAPH = "graph"  # each as soon as its own dependencies have ended
+    ROUTED = "routed"  # a playbook: tokens go along arcs
 
 
 class OnFailure(StrEnum):
@@ -52,11 +57,7 @@ class ParamType(StrEnum):
     ANY = "any"
 
 
-class _Part(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A part of a plan; what is left at its default is not written, so that it does not change the hash."""
-
-
-class Retry(_Part, frozen=True):
+class Retry(Part, frozen=True):
     max_attempts: int = 1
     backoff: Backoff = Backoff.EXPONENTIAL
     initial: float = 1.0  # seconds, as every duration here
@@ -64,13 +65,13 @@ class Retry(_Part, frozen=True):
     jitter: bool = True
 
 
-class Foreach(_Part, frozen=True):
+class Foreach(Part, frozen=True):
     items: Any = msgspec.field(name="in")  # a list, or an expression that gives one
     item_name: str = msgspec.field(default="item", name="as")
     max_parallel: int = 16
 
 
-class Step(_Part, frozen=True, kw_only=True):
+class Step(Part, frozen=True, kw_only=True):
     step_id: str
     kind: str
     inputs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="with")
@@ -85,9 +86,10 @@ class Step(_Part, frozen=True, kw_only=True):
     secret_refs: tuple[str, ...] = ()
     dispatch: dict[str, str] | None = None
     fallback: Any = None
+    route: Route | None = None  # of a playbook's step, whose kind is PIPELINE
 
 
-class PlanMetadata(_Part, frozen=True, kw_only=True):
+class PlanMetadata(Part, frozen=True, kw_only=True):
     plan_id: str
     plan_version: str = ""  # empty: the content hash
     description: str | None = None
@@ -97,7 +99,16 @@ class PlanMetadata(_Part, frozen=True, kw_only=True):
     target_adapter: str | None = None
 
 
-class ExecutionPlan(_Part, frozen=True, kw_only=True):
+class Work(msgspec.Struct, frozen=True):
+    """A step or task, as far as its tool goes."""
+
+    name: str
+    kind: str
+    inputs: dict[str, Any]
+    secret_refs: tuple[str, ...] = ()
+
+
+class ExecutionPlan(Part, frozen=True, kw_only=True):
     metadata: PlanMetadata
     params: dict[str, Any] = {}  # defaults
     param_types: dict[str, ParamType] = {}  # one that is only here must be given
@@ -106,6 +117,7 @@ class ExecutionPlan(_Part, frozen=True, kw_only=True):
     timeout: float | None = None
     steps: tuple[Step, ...]
     result: Any = None  # of the whole run, with expressions
+    playbook: Playbook | None = None
 
     @property
     def param_names(self) -> frozenset[str]:
@@ -114,6 +126,15 @@ class ExecutionPlan(_Part, frozen=True, kw_only=True):
     @property
     def plan_id(self) -> str:
         return self.metadata.plan_id
+
+    def work(self) -> Iterator[Work]:
+        """Everything in it that a tool carries out: steps, and the tasks of a playbook's steps."""
+        for step in self.steps:
+            if step.route is None:
+                yield Work(step.step_id, step.kind, step.inputs, step.secret_refs)
+                continue
+            for task in step.route.tasks:
+                yield Work(f"{step.step_id}/{task.label}", task.kind, task.inputs)
 
 
 def plan_body(plan: ExecutionPlan) -> bytes:

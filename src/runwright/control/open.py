@@ -25,6 +25,7 @@ from runwright.runtimes.executor import Executor
 from runwright.runtimes.mock import MockExecutor
 from runwright.tools.base import Tool
 from runwright.tools.http import HttpTool
+from runwright.tools.playbook_http import PlaybookHttpTool
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import provider_from
 
@@ -54,7 +55,8 @@ def tools_here() -> dict[str, Tool]:
         raise RunwrightError(
             ErrorCode.INVALID_ARGUMENT, 'runwright.toml: [http] allow is a list of hosts, such as ["*.example.org"].'
         )
-    return {**all_tools(), HttpTool.kind: HttpTool(cast("list[str]", allowed))}
+    http = HttpTool(cast("list[str]", allowed))
+    return {**all_tools(), http.kind: http, PlaybookHttpTool.kind: PlaybookHttpTool(http)}
 
 
 def step_logs_of(log: RunLog, store: str) -> StepLogs | StepLogTable:

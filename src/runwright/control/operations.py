@@ -21,7 +21,7 @@ from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
-from runwright.core.expressions import mentioned_steps
+from runwright.core.expressions import has_expression, mentioned_steps
 from runwright.core.net import Net
 from runwright.core.refer import gathered_ref
 from runwright.core.values import Missing, Values
@@ -74,6 +74,8 @@ class Parent(msgspec.Struct, frozen=True):
     step_id: str
     files: dict[str, str]
     """Where the plans of its steps came from, by hash: their code lies beside them."""
+    iteration: dict[str, Any] | None = None
+    """The iteration of a playbook's loop that it is part of."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -177,6 +179,7 @@ class Operations:
             forked_from_seq=None if fork is None else fork.seq,
             parent_run_id=None if parent is None else parent.run.run_id,
             parent_step_id=None if parent is None else parent.step_id,
+            parent_iter=None if parent is None else parent.iteration,
         )
         name = quote(run.run_id, safe="")
         read = known(sha256)
@@ -222,7 +225,7 @@ class Operations:
             run_id=run_id,
             trigger="api",
             fork=fork,
-            parent=Parent(parent, context.step_id, await self._files_of(parent.run_id)),
+            parent=Parent(parent, context.step_id, await self._files_of(parent.run_id), context.iteration),
         )
 
     async def _files_of(self, run_id: str) -> dict[str, str]:
@@ -244,15 +247,15 @@ class Operations:
     async def _parts(self, plan: ExecutionPlan, step_id: str = "") -> list[Part]:
         """All plans that steps of this one are runs of, each in the plan store."""
         parts: list[Part] = []
-        for step in plan.steps:
-            if step.kind != SUB_PLAN:
+        for work in plan.work():
+            if work.kind != SUB_PLAN:
                 continue
-            name = f"{step_id}/{step.step_id}".lstrip("/")
-            child = await self._sub_plan(str(step.inputs["ref"]), name)
-            given: Any = step.inputs.get("params") or {}
+            name = f"{step_id}/{work.name}".lstrip("/")
+            child = await self._sub_plan(str(work.inputs["ref"]), name)
+            given: Any = work.inputs.get("params") or {}
             if not is_open(given):
                 check_params(child, given, f"Step {name!r}: ", later=is_open)
-            parts += [Part(name, hash_in(str(step.inputs["ref"])), child), *await self._parts(child, name)]
+            parts += [Part(name, hash_in(str(work.inputs["ref"])), child), *await self._parts(child, name)]
         return parts
 
     async def _sub_plan(self, ref: str, step_id: str) -> ExecutionPlan:
@@ -273,9 +276,11 @@ class Operations:
         """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs."""
         wanted: dict[str, str] = {}
         for part in parts:
-            for step in part.plan.steps:
-                for name in (*step.secret_refs, *secret_refs(step.inputs)):
-                    wanted.setdefault(name, f"{part.step_id}/{step.step_id}".lstrip("/"))
+            for work in part.plan.work():
+                for name in (*work.secret_refs, *secret_refs(work.inputs)):
+                    if has_expression(name):
+                        continue  # which one it is shows when the step runs
+                    wanted.setdefault(name, f"{part.step_id}/{work.name}".lstrip("/"))
         if not wanted:
             return
         for name in await asyncio.to_thread(self.engine.secrets.missing, list(wanted), context):
@@ -348,7 +353,8 @@ class Operations:
             raise RunwrightError(
                 ErrorCode.RUN_NOT_TERMINAL, f"Run {run_id!r} has no result: it is {row.status}. Wait for it."
             )
-        state = await fold_run(self.log, run_id, mentioned_steps([net.plan.result]))
+        wanted = mentioned_steps([net.plan.result]) if net.routes is None else net.routes.results
+        state = await fold_run(self.log, run_id, wanted)
         assert state.workings is not None
         values = Values(net, state, state.workings, row.identity)
         while True:

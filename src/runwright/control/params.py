@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, ParamType
+from runwright.core.playscope import RESERVED_NAMES
 from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
 
@@ -15,7 +16,17 @@ from runwright.plans.secrets import find_secrets
 def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
     """All of a run's parameters; INVALID_ARGUMENT for one that is unknown, missing, or not what it should be."""
     check_params(plan, given)
-    return {**plan.params, **given}
+    return {**plan.params, **given} if plan.playbook is None else _merged(plan.params, given)
+
+
+def _merged(workload: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What was given over what is there, mapping by mapping."""
+    merged = dict(workload)
+    for name, value in given.items():
+        there = merged.get(name)
+        both = isinstance(there, dict) and isinstance(value, dict)
+        merged[name] = _merged(cast("dict[str, Any]", there), cast("dict[str, Any]", value)) if both else value
+    return merged
 
 
 def check_params(
@@ -23,6 +34,10 @@ def check_params(
 ) -> None:
     """Refuse parameters that the plan would not take. `later` says which values are not known yet."""
     for name, value in given.items():
+        if plan.playbook is not None:
+            if name in RESERVED_NAMES:
+                raise _refused(f"{where}{name!r} means something else in playbooks, and cannot be given.")
+            continue
         if name not in plan.param_names:
             raise _refused(f"{where}The plan {plan.plan_id} has no parameter {name!r}.{_advice(name, plan)}")
         if not later(value) and (trouble := type_trouble(plan, name, value)) is not None:

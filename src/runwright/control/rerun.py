@@ -35,7 +35,10 @@ class Fork:
 
 
 def carried_steps(net: Net, state: RunState, from_step: str | None) -> dict[str, dict[str, Any]]:
-    """What a new run takes over from an old one: steps that succeeded, unless the fork makes them run again."""
+    """What a new run takes over from an old one: steps that succeeded, unless the fork makes them run again.
+    A playbook begins anew: where its tokens were says nothing about where they will be."""
+    if net.routes is not None:
+        return {}
     again = set[int]() if from_step is None else _beneath(net, net.index[from_step])
     carried: dict[str, dict[str, Any]] = {}
     assert state.workings is not None

@@ -8,7 +8,7 @@ from runwright.contract import payloads
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.transitions import StepStatus
 
-from .net import Node
+from .node import Node
 
 if TYPE_CHECKING:
     from .decide import Decider

@@ -28,8 +28,12 @@ from .evolve import transition
 from .expressions import is_true
 from .handing import take_back
 from .looping import end_wait, go_on_with_loops, retry_iterations, start_loop
-from .net import Marking, Net, Node
+from .net import Marking, Net
+from .node import Node
+from .playnet import Station
+from .playscope import PlayScope
 from .room import Room
+from .routing import Router
 from .state import RunState, StepCell
 from .steering import Stop, steer
 from .values import Missing, Values
@@ -67,7 +71,13 @@ class Decider:
         take_back(net, self.work)
         self._waits = Waits(self.work)
         self._touched: dict[int, None] = {}
-        self._take_stock()
+        self.drafted = 0  # events so far
+        self.router: Router | None = None
+        if net.routes is not None:
+            self.scope = PlayScope(net.routes, self.values, self.work, run)
+            self.router = Router(self, net.routes)
+        else:
+            self._take_stock()
 
     def _take_stock(self) -> None:
         for step_id, cell in self.state.steps.items():
@@ -97,7 +107,11 @@ class Decider:
             self.violations.append(Violation(path, invalid))
             return
         self._drafts.append(made)
+        self.drafted += 1
         if path is None:
+            return
+        if self.router is not None:
+            self.router.said(made)
             return
         if (index := self.net.index.get(path)) is not None:
             self._touched[index] = None
@@ -130,6 +144,9 @@ class Decider:
         retry_iterations(self)
         self.settle()
         if self.status is not RunStatus.RUNNING:
+            return
+        if self.router is not None:
+            self.router.go_on(room)
             return
         if self._waits.retries:
             self._start_retries(room)
@@ -184,6 +201,37 @@ class Decider:
     def schedule_retry(self, path: str, attempt: int, policy: Retry, error: ErrorInfo | None = None) -> None:
         due = self.now + int(delay(policy, self.run.run_id, path, attempt, error) * 1e6)
         self.say("StepRetryScheduled", path, attempt, payloads.StepRetryScheduled(from_micros(due), attempt + 1))
+
+    def next_retry(self) -> str | None:
+        """What is to be tried again now; it is asked for once."""
+        alarm = self._waits.next_retry(self.now)
+        return None if alarm is None else alarm[1]
+
+    def end_run(self, event_type: str, payload: payloads.RunEnded) -> None:
+        """The run's last word; a playbook's books are closed with it."""
+        if self.router is not None:
+            self.say("WorkflowFinished")
+        self.say(event_type, payload=payload)
+        if self.router is not None:
+            self.say("RunProcessed")
+
+    def station(self, name: str) -> Station:
+        assert self.net.routes is not None
+        return self.net.routes.stations[name]
+
+    def inputs(self, node: Node, path: str, more: dict[str, Any]) -> Any:
+        """What a step or task is given, with expressions filled in."""
+        if self.router is None:
+            return self.values.inputs(node, **more)
+        return self.router.inputs(node, path)
+
+    def time_for(self, node: Node, path: str) -> float | None:
+        """Seconds that it may take."""
+        return node.step.timeout if self.router is None else self.router.time_for(node, path)
+
+    def iteration(self, path: str) -> dict[str, Any] | None:
+        """The iteration of a playbook's loop that a task is part of."""
+        return None if self.router is None else self.router.iteration(path)
 
     def look_at_retry(self, path: str) -> None:
         """A retry that policy had put off was brought forward."""

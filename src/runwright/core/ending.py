@@ -25,7 +25,7 @@ def finish_if_done(decider: Decider, room: Room) -> None:
     took = decider.since(summary.started_at)
     if not marking.open and not marking.failed and not work.retry_at:
         artifacts = [artifact for cell in decider.state.steps.values() for artifact in cell.artifacts]
-        decider.say("RunCompleted", payload=payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
+        decider.end_run("RunCompleted", payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
         return
     if not marking.failed or decider.net.plan.on_failure is OnFailure.WAIT:
         return
@@ -35,11 +35,13 @@ def finish_if_done(decider: Decider, room: Room) -> None:
     skip_the_rest(decider, "RUN_FAILED", "The run failed before this step could start.")
     error = decider.state.steps[first].error
     cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
-    decider.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+    decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
 
 
 def skip_the_rest(decider: Decider, code: str, reason: str) -> None:
-    """Steps that never started, when the run ends."""
+    """Steps that never started, when the run ends. Those of a playbook that had no token were never to run."""
+    if decider.router is not None:
+        return
     dependents = decider.marking.depends_on_failure() if code == "RUN_FAILED" else ()
     for node in decider.net.nodes:
         if not decider.marking.is_pending(node.index):

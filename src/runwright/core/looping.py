@@ -12,7 +12,7 @@ from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.refs import ErrorInfo
 
 from .loopwork import DONE, FAILED, RUNNING, LoopWork, StoredResult
-from .net import Node
+from .node import Node
 from .reading import read_payload
 from .refer import placed
 from .room import Room
@@ -163,13 +163,13 @@ def _end_if_done(decider: Decider, node: Node, loop: LoopWork) -> None:
     cell = decider.state.steps[step_id]
     took = decider.since(cell.started_at)
     if loop.failed:
-        decider.say("StepFailed", step_id, cell.attempt, payloads.StepFailed(_loop_error(loop), took))
+        decider.say("StepFailed", step_id, cell.attempt, payloads.StepFailed(loop_error(loop), took))
         return
-    name, where = placed("result", _gathered(loop), decider.blobs)
+    name, where = placed("result", gathered(loop), decider.blobs)
     decider.say("StepCompleted", step_id, cell.attempt, {name: msgspec.Raw(where), "durationMs": took})
 
 
-def _loop_error(loop: LoopWork) -> ErrorInfo:
+def loop_error(loop: LoopWork) -> ErrorInfo:
     first = loop.first_failure
     error = None if first is None else first.error
     place = "" if first is None else f"; the first is {first.index}"
@@ -178,7 +178,7 @@ def _loop_error(loop: LoopWork) -> ErrorInfo:
     return ErrorInfo("ITERATIONS_FAILED", message, retryable=False, category="user")
 
 
-def _gathered(loop: LoopWork) -> bytes:
+def gathered(loop: LoopWork) -> bytes:
     """The results of all iterations, in order. One that was put aside stays a reference."""
     parts: list[bytes] = []
     for index in range(loop.total):

@@ -21,13 +21,13 @@ def loop_event(state: RunState, event: FoldableEvent) -> None:
     if place is None:
         return
     if event.event_type == "LoopStarted":
-        earlier = state.loops.get(place.step)
+        earlier = state.loops.get(place.owner)
         payload = read_payload(payloads.LoopStarted, event)
         carried = payload.carried_over or 0
-        if earlier is None or place.attempt > 1 or place.visit > 1:
-            state.loops[place.step] = LoopCell(payload.total or 0, carried)
+        if earlier is None or place.attempt > 1:
+            state.loops[place.owner] = LoopCell(payload.total or 0, carried)
         return
-    loop = state.loops.get(place.step)
+    loop = state.loops.get(place.owner)
     if loop is None:
         return
     if event.event_type == "LoopIterationStarted":
@@ -50,7 +50,7 @@ def loop_retry(state: RunState, event: FoldableEvent) -> None:
     if not state.loops or (event.step_id or "")[-1:] != "]":
         return
     place = parse_path(event.step_id or "")
-    loop = None if place is None else state.loops.get(place.step)
+    loop = None if place is None else state.loops.get(place.owner)
     if loop is None or place is None or not loop.failed:
         return
     loop.failed -= 1

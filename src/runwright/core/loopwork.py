@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NOTHING = msgspec.Raw()
 
+CTX_CONFLICT = "CTX_CONFLICT"
+"""Two iterations of a parallel loop set the same key: whatever else failed, this fails the step."""
+
 RUNNING, DONE, FAILED, SCHEDULED = 1, 2, 3, 4  # what has become of an iteration; 0 = nothing yet
 
 
@@ -44,6 +47,7 @@ class LoopWork(msgspec.Struct):
     first_failure: payloads.LoopIteration | None = None
     next_index: int = 0  # everything before it was handed out, or need not be
     listed: list[Any] | None = None  # `items`, decoded
+    limit: int = 0  # of a playbook's loop: iterations at once
 
 
 def moment(text: str | None) -> int:
@@ -66,6 +70,7 @@ class _LoopStart(payloads.Payload, frozen=True):
     total: int = 0
     items: msgspec.Raw = NOTHING
     items_ref: dict[str, Any] | None = None
+    max_in_flight: int = 0
 
 
 def loop_started(work: Workings, event: FoldableEvent) -> None:
@@ -74,19 +79,19 @@ def loop_started(work: Workings, event: FoldableEvent) -> None:
         return
     payload = read_payload(_LoopStart, event)
     items = StoredResult(bytes(payload.items) or None, payload.items_ref)
-    earlier = work.loops.get(place.step)
-    loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total))
+    earlier = work.loops.get(place.owner)
+    loop = LoopWork(place.attempt, payload.total, items, bytearray(payload.total), limit=payload.max_in_flight)
     if earlier is not None and earlier.items == items and earlier.total == loop.total:
         for index, state in enumerate(earlier.states):  # what an earlier attempt did need not be done again
             if state == DONE:
                 loop.states[index] = DONE
         loop.results, loop.done = earlier.results, earlier.done
-    work.loops[place.step] = loop
+    work.loops[place.owner] = loop
 
 
 def iteration(work: Workings, event: FoldableEvent) -> None:
     place = parse_path(event.step_id or "")
-    loop = None if place is None else work.loops.get(place.step)
+    loop = None if place is None else work.loops.get(place.owner)
     if place is None or loop is None or not place.indexes or place.indexes[0] >= loop.total:
         return
     index = place.indexes[0]
@@ -109,9 +114,11 @@ def iteration(work: Workings, event: FoldableEvent) -> None:
     if event.event_type == "LoopIterationDone":
         loop.states[index] = DONE
         loop.done += 1
-        loop.results[index] = result_of(event)
+        if work.play is None or work.wants(place.step):
+            loop.results[index] = result_of(event)
         return
     loop.states[index] = FAILED
     loop.failed += 1
-    if loop.first_failure is None:
-        loop.first_failure = read_payload(payloads.LoopIteration, event)
+    failure = read_payload(payloads.LoopIteration, event)
+    if loop.first_failure is None or (failure.error is not None and failure.error.code == CTX_CONFLICT):
+        loop.first_failure = failure

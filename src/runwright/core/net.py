@@ -6,42 +6,20 @@ ended. The net is the same for every run of a plan; what is going on in one run 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from runwright.contract.plan import ExecutionPlan, OnFailure, Order, Step, StepClass
 from runwright.contract.transitions import StepStatus
 
 from .expressions import any_expression, mentioned_steps
+from .node import Node, QueueOf, names_secret, nowhere
+from .playnet import Playnet
 from .room import Room
 from .state import RunState, StepCell
 
 NOT_RUN = frozenset({"CONDITION_FALSE", "DEPENDENCY_SKIPPED"})
 """Reasons for a skip that make dependents skip too."""
-
-
-class Node(msgspec.Struct):
-    index: int
-    step: Step
-    needs: tuple[int, ...]
-    mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
-    constant: bool  # its inputs hold no expression
-    secrets: bool  # they name a secret, or may do so once they are filled in
-    queue: str | None = None  # where workers find it; None: whoever drives the run carries it out
-    needed_by: list[int] = []
-    follows: int | None = None
-    followed_by: int | None = None
-
-
-QueueOf = Callable[[Step], str | None]
-"""Which steps are left to workers, and where they find them."""
-
-
-def nowhere(_: Step) -> None:
-    """Nothing is left to workers."""
 
 
 class Net:
@@ -53,7 +31,7 @@ class Net:
             needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
             mentions = mentioned_steps(_texts(step))
             constant = not any_expression(step.inputs)
-            secrets = bool(step.secret_refs) or not constant or _names_secret(step.inputs)
+            secrets = bool(step.secret_refs) or not constant or names_secret(step.inputs)
             self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue_of(step)))
         for node in self.nodes:
             for source in node.needs:
@@ -62,7 +40,8 @@ class Net:
             for earlier, later in zip(self.nodes, self.nodes[1:], strict=False):
                 later.follows = earlier.index
                 earlier.followed_by = later.index
-        self.wanted = self._wanted()
+        self.routes = None if plan.playbook is None else Playnet(plan, self.nodes)
+        self.wanted = self._wanted() if self.routes is None else self.routes.wanted
         self.has_queues = any(node.queue is not None for node in self.nodes)
 
     def _wanted(self) -> frozenset[str] | None:
@@ -77,14 +56,6 @@ class Net:
     def node(self, step_id: str) -> Node | None:
         number = self.index.get(step_id)
         return None if number is None else self.nodes[number]
-
-
-def _names_secret(value: Any) -> bool:
-    """Whether a mapping called `secret` is anywhere inside; what it is to be called is the plans' business."""
-    if isinstance(value, dict):
-        mapping = cast("dict[str, Any]", value)
-        return "secret" in mapping or any(map(_names_secret, mapping.values()))
-    return isinstance(value, list | tuple) and any(map(_names_secret, cast("list[Any]", value)))
 
 
 def _texts(step: Step) -> list[Any]:

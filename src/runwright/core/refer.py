@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from .loopwork import StoredResult
+
 INLINE_LIMIT = 64 * 1024
 
 
@@ -23,6 +25,13 @@ def placed(name: str, body: bytes, blobs: dict[str, bytes]) -> tuple[str, bytes]
     ref = reference(body)
     blobs[ref["sha256"]] = body
     return f"{name}Ref", msgspec.json.encode(ref)
+
+
+def placed_stored(stored: StoredResult) -> dict[str, Any]:
+    """The same for a result that is where it belongs already."""
+    if stored.ref is not None:
+        return {"resultRef": stored.ref}
+    return {"result": msgspec.Raw(stored.raw or b"null")}
 
 
 def gathered_ref(part: Any) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def steer(decider: Decider, *, stopped: bool) -> Stop | None:
         )
         took = decider.since(decider.state.summary.started_at)
         cause = payloads.RootCause(None, error.code, error.message)
-        decider.say("RunFailed", payload=payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+        decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
         return None
     _watch_drain(decider)
     return None
@@ -98,7 +98,7 @@ def _end(decider: Decider, path: str, signal: Signal, *, stopped: bool) -> Stop 
     reason = signal.reason or (signal.payload or {}).get("reason")
     took = decider.since(decider.state.summary.started_at)
     ended = payloads.RunEnded(reason=reason, signal_id=signal.signal_id, duration_ms=took)
-    decider.say("RunCancelled", payload=ended)
+    decider.end_run("RunCancelled", ended)
     _processed(decider, path, signal, "CANCELLED")
     for other, late in list(decider.work.signals.items()):
         _processed(decider, other, late, "RUN_TERMINAL")
@@ -111,6 +111,8 @@ def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
         close_approval(decider, path, why)
     skip_the_rest(decider, skip_code, why)
     error = ErrorInfo(code, why, retryable=False, category="operator")
+    if decider.router is not None:
+        decider.router.stop_tasks(error)
     for step_id in list(decider.state.steps):
         cell = decider.state.steps[step_id]
         if cell.status is not StepStatus.RUNNING:
@@ -248,6 +250,8 @@ def _is_draining(decider: Decider) -> bool:
     summary = decider.state.summary
     if summary.status is not RunStatus.PAUSED:
         return False
+    if decider.router is not None:
+        return decider.router.is_at_work and not summary.drain_timed_out and decider.work.paused_at is not None
     resting = sum(not decider.work.loops[decider.net.nodes[index].step.step_id].running for index in decider.loops)
     return summary.running_steps > resting and not summary.drain_timed_out and decider.work.paused_at is not None
 

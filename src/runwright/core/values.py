@@ -13,7 +13,8 @@ from runwright.contract.transitions import StepStatus
 
 from .expressions import evaluate, fill, mentioned_steps
 from .loopwork import StoredResult
-from .net import Net, Node
+from .net import Net
+from .node import Node
 from .refer import gathered_ref
 from .state import RunState
 from .workings import Workings
@@ -42,7 +43,12 @@ class Values:
         return {**self._scope(node.mentions), "step": step, **more}
 
     def result(self) -> Any:
-        """What the whole run gives back."""
+        """What the whole run gives back. Of a playbook: the result of its final step, or of the last that ended."""
+        play = self._work.play
+        if play is not None:
+            name = (play.final or play.last or "").partition("@")[0]
+            stored = self._work.results.get(name)
+            return None if stored is None else self.of(stored)
         result = self._net.plan.result
         return fill(result, self._scope(mentioned_steps([result])))
 
@@ -56,7 +62,7 @@ class Values:
             value = None if stored is None else self.of(stored)
             node_of = self._net.node(name)
             if node_of is not None and node_of.step.foreach is not None and isinstance(value, list):
-                value = [self._part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+                value = [self.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
             steps[name] = {"status": str(status), "result": value}
         return {"params": self._work.params, "steps": steps, "run": self._run}
 
@@ -70,7 +76,7 @@ class Values:
             raise Missing(stored.ref)
         return self.fetched[digest]
 
-    def _part(self, part: Any) -> Any:
+    def part(self, part: Any) -> Any:
         """One of a loop's gathered results: itself, or what its reference names."""
         ref = gathered_ref(part)
         return part if ref is None else self.of(StoredResult(ref=ref))

@@ -15,6 +15,7 @@ from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import parse_path
 
 from .loopwork import FAILED, NOTHING, LoopWork, StoredResult, iteration, loop_started, moment, result_of
+from .playwork import PlayWork, note_play
 from .reading import read_payload
 
 
@@ -51,6 +52,8 @@ class Workings(msgspec.Struct):
     overrides: dict[str, dict[str, Any]] = {}
     override_count: dict[str, int] = {}
     params_updates: int = 0
+    play: PlayWork | None = None  # of a playbook
+    parent_iter: dict[str, Any] | None = None  # the iteration that this run is a task of
 
     def note(self, event: FoldableEvent) -> None:
         """Fold an event that was legal."""
@@ -59,13 +62,17 @@ class Workings(msgspec.Struct):
         handler = _NOTES.get(event.event_type)
         if handler is not None:
             handler(self, event)
+        if self.play is not None or event.event_type == "WorkflowStarted":
+            note_play(self, event)
 
     def wants(self, step_id: str) -> bool:
         return self.wanted is None or step_id in self.wanted
 
 
 def _queued(work: Workings, event: FoldableEvent) -> None:
-    work.params = read_payload(payloads.RunQueued, event).params or work.params
+    payload = read_payload(payloads.RunQueued, event)
+    work.params = payload.params or work.params
+    work.parent_iter = payload.parent_iter or work.parent_iter
 
 
 def _run_started(work: Workings, event: FoldableEvent) -> None:
@@ -118,8 +125,9 @@ def _step_ended(work: Workings, event: FoldableEvent) -> None:
     if event.event_type != "StepFailed":
         work.checkpoints.pop(step_id, None)
         work.loops.pop(step_id, None)
-        if work.wants(step_id):
-            work.results[step_id] = result_of(event)
+        name = step_id if work.play is None else step_id.partition("@")[0]  # the newest visit counts
+        if work.wants(name):
+            work.results[name] = result_of(event)
 
 
 def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:
@@ -147,7 +155,7 @@ def _checkpoint(work: Workings, event: FoldableEvent) -> None:
     path = event.step_id or ""
     place = parse_path(path)
     state = read_payload(_Checkpoint, event).state
-    entity = path if place is None else checkpoint_owner(place.step, place.indexes)
+    entity = path if place is None or place.task is not None else checkpoint_owner(place.step, place.indexes)
     work.checkpoints[entity] = bytes(state) or b"null"
     work.checkpoint_count[path] = max(event.logical_attempt_id, work.checkpoint_count.get(path, 0))
 

@@ -66,7 +66,7 @@ def read_header(top: Fields, findings: Findings) -> Header:
         metadata=_metadata(top),
         params=params,
         param_types=_param_types(top, params),
-        order=top.choice("order", Order.GRAPH) if "order" in top else None,
+        order=_order(top),
         on_failure=top.choice("onFailure", OnFailure.FAIL),
         timeout=top.timeout(),
         result=top.raw("result"),
@@ -137,6 +137,15 @@ def _labels(fields: Fields, name: str) -> dict[str, str]:
         return cast("dict[str, str]", labels)
     fields.wrong(name, f"`{name}` maps names to texts; put numbers in quotes.")
     return {}
+
+
+def _order(top: Fields) -> Order | None:
+    if "order" not in top:
+        return None
+    if top.raw("order") == Order.ROUTED:
+        top.wrong("order", "`order` is sequential or graph; playbooks have arcs.")
+        return Order.GRAPH
+    return top.choice("order", Order.GRAPH)
 
 
 def _params(top: Fields, findings: Findings) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from .kinds import Kinds
 from .known import SUB_PLAN
 from .mentions import Mentions
 from .parts import make_part
+from .playbook import is_playbook, read_playbook
+from .playbook_tasks import DIALECT
 from .problems import PLAN, Findings, Loaded, PlanInvalid, did_you_mean, listed
 from .steps import ReadStep, read_step
 from .values import check_values
@@ -69,9 +71,12 @@ def _read(data: Any, kinds: Kinds, findings: Findings, link: Link | None) -> Exe
     check_values(data, findings)
     if findings.errors:
         return None  # what JSON cannot hold would only trip whoever looks closer
+    if is_playbook(data):
+        return read_playbook(cast("dict[str, Any]", data), kinds, findings, link)
     top = Fields(cast("dict[str, Any]", data), (), PLAN, findings)
     header = read_header(top, findings)
-    reads = _read_steps(top, kinds, findings)
+    own = {name: kind for name, kind in kinds.items() if not name.startswith(DIALECT)}
+    reads = _read_steps(top, own, findings)
     if link is not None:
         for read in reads:
             _link_step(read, link, findings)

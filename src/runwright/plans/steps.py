@@ -102,16 +102,22 @@ def _step_id(fields: Fields, findings: Findings) -> str | None:
         if name not in fields or step_id == "":
             findings.error(fields.path, PLAN, "This step has no id.")
         return None
-    if step_id == "signal":
-        fields.wrong(name, "No step can be called 'signal': signals have paths that begin so.")
-    if RESERVED & set(step_id):
-        found = " ".join(sorted(RESERVED & set(step_id)))
-        fields.wrong(name, f"The id {step_id!r} holds {found}; ids hold none of {' '.join(sorted(RESERVED))}")
-    if not step_id.isprintable() or step_id != step_id.strip():
-        fields.wrong(name, "An id has no control characters, and no spaces at its ends.")
-    if len(step_id) > LONGEST_ID:
-        fields.wrong(name, f"An id has {LONGEST_ID} characters at most.")
+    check_name(fields, name, step_id, "id")
     return step_id
+
+
+def check_name(fields: Fields, field: str | None, name: str, what: str) -> None:
+    """Refuse what cannot stand in an entity's path."""
+    if name == "signal":
+        fields.wrong(field, "No step can be called 'signal': signals have paths that begin so.")
+    if RESERVED & set(name):
+        found, none = " ".join(sorted(RESERVED & set(name))), " ".join(sorted(RESERVED))
+        fields.wrong(field, f"The {what} {name!r} holds {found}; {what}s hold none of {none}")
+    one = f"An {what}" if what == "id" else f"A {what}"
+    if not name.isprintable() or name != name.strip():
+        fields.wrong(field, f"{one} has no control characters, and no spaces at its ends.")
+    if len(name) > LONGEST_ID:
+        fields.wrong(field, f"{one} has {LONGEST_ID} characters at most.")
 
 
 def _kind(fields: Fields, kinds: Kinds, names: list[str]) -> tuple[str | None, dict[str, Any], str, str | None]:

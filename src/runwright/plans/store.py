@@ -7,7 +7,8 @@ from collections import OrderedDict
 from typing import Protocol
 
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, read_plan
-from runwright.core.net import Net, QueueOf, nowhere
+from runwright.core.net import Net
+from runwright.core.node import QueueOf, nowhere
 
 CACHED = 64
 LARGE = 2000  # steps

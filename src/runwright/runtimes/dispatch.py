@@ -21,7 +21,7 @@ from runwright.contract.plan import Step
 from runwright.contract.refs import ErrorInfo
 from runwright.core.decide import Decider
 from runwright.core.handing import hand_over
-from runwright.core.net import QueueOf, nowhere
+from runwright.core.node import QueueOf, nowhere
 from runwright.tools.base import Tool
 
 from .executor_work import ABANDONED, CANCELLED, Outcome

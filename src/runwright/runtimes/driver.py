@@ -40,6 +40,9 @@ STORE_CODES_TO_WAIT_FOR = frozenset(
         ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
     }
 )
+STEPS = frozenset({"StepStarted", "LoopIterationStarted"})
+TASKS = frozenset({"TaskStarted", "TaskAttemptStarted"})
+"""What is carried out: the steps of a plan, the tasks of a playbook."""
 NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
 
 
@@ -78,6 +81,7 @@ class RunDriver:
         self._armed: int | None = None
         self._stopping: Stop | None = None
         self._is_over = False
+        self._launches = STEPS if net.routes is None else TASKS
 
     @property
     def about(self) -> dict[str, Any]:
@@ -206,7 +210,7 @@ class RunDriver:
     def _carry_out(self, drafts: list[Draft]) -> None:
         """They are durable: let the steps run."""
         for made in drafts:
-            if made.event_type in ("StepStarted", "LoopIterationStarted"):
+            if made.event_type in self._launches:
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
             elif made.event_type == "RunDrainTimedOut":
                 alert = _drain_alert(self.run, self.decider)

@@ -231,6 +231,8 @@ class Engine:
         decider = Decider(net, state, run, 1, self.drain_timeout)
         decider.at(self.clock.now())
         decider.say("RunQueued", payload=queued)
+        if net.routes is not None:
+            decider.say("AdmissionEvaluated", payload=payloads.AdmissionEvaluated("START"))
         decider.say("RunStarted", payload=started)
         if carried is not None:
             carried(decider)

@@ -17,6 +17,7 @@ from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import StepStatus
 from runwright.core.decide import Decider
+from runwright.core.pipeline import is_at_task, task_ended
 from runwright.core.refer import placed
 
 
@@ -36,6 +37,8 @@ class Fact(Protocol):
 
 def is_under_way(decider: Decider, path: str, attempt: int) -> bool:
     """Whether the log has this attempt as running."""
+    if decider.net.routes is not None:
+        return is_at_task(decider, path, attempt)
     cell = decider.state.steps.get(path)
     if cell is not None:
         return (cell.attempt, cell.status) == (attempt, StepStatus.RUNNING)
@@ -64,6 +67,9 @@ class StepEnded:
         self.artifacts = list(dict.fromkeys(artifacts))
 
     def apply(self, decider: Decider) -> None:
+        if decider.net.routes is not None:
+            task_ended(decider, self.path, self.attempt, self.result, self.error, self.took_ms)
+            return
         if self.path not in decider.net.index:
             self._end_iteration(decider, parse_path(self.path))
             return
@@ -96,6 +102,8 @@ class StepEnded:
     def durable(self) -> None: ...
 
     def give_up(self, error: RunwrightError) -> None:
+        if "/" in self.path:
+            return  # a task's outcome waits for the store: a short outage must not undo hours of a playbook's work
         self.result = None
         self.error = ErrorInfo(ErrorCode.STORE_WRITE_BUDGET_EXCEEDED, error.detail, retryable=True, category="store")
 
@@ -152,7 +160,7 @@ class CheckpointAsked:
             return
         place = parse_path(self.path)
         entity = self.path
-        if place is not None and not place.indexes:
+        if place is not None and not place.indexes and place.task is None:
             entity = str(EntityPath(place.step, place.visit, self.attempt))
         ordinal = decider.work.checkpoint_count.get(entity, 0) + 1
         decider.say("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)})

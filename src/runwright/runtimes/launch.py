@@ -19,7 +19,7 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.handing import scheduled
 from runwright.core.looping import items_of
-from runwright.core.net import Node
+from runwright.core.node import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
 from runwright.plans.known import SUB_PLAN
@@ -48,7 +48,7 @@ STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 class _Running:
     """An attempt at work in this process."""
 
-    __slots__ = ("artifacts", "attempt", "began", "execution", "lane", "mask", "node", "overdue", "path")
+    __slots__ = ("artifacts", "attempt", "began", "execution", "lane", "limit", "mask", "node", "overdue", "path")
 
     def __init__(self, path: str, attempt: int, node: Node, lane: Lane, began: float) -> None:
         self.path = path
@@ -57,6 +57,7 @@ class _Running:
         self.lane = lane
         self.began = began
         self.execution: Execution | None = None
+        self.limit: float | None = None  # seconds that it may take
         self.overdue = False
         self.mask: Mask | None = None  # where it was given secrets
         self.artifacts: list[ArtifactRef] = []
@@ -79,13 +80,14 @@ class Launcher:
         self.missing: dict[str, dict[str, Any]] = {}  # those values
         self._asking: dict[str, int] = {}  # attempts that wait for secrets
         self._secrets: dict[tuple[str, int], Mapping[str, str]] = {}  # those that came, until they are used
+        self._telling = 0  # ends that are known, and wait for their output to be kept
         self._stopping = self._abandoned = False
         self._offered: dict[str, int] = {}  # attempts that workers may take
         self._held = False  # they may not, for now
 
     @property
     def idle(self) -> bool:
-        return not self._running and not self._waiting and not self._asking
+        return not self._running and not self._waiting and not self._asking and not self._telling
 
     @property
     def count_here(self) -> int:
@@ -103,19 +105,22 @@ class Launcher:
 
     def _node(self, path: str) -> tuple[Node | None, tuple[int, ...]]:
         """The step that a path belongs to, and which iterations of it."""
-        node = self._driver.net.node(path)
+        net = self._driver.net
+        node = net.node(path)
         if node is None and (place := parse_path(path)) is not None:
-            return self._driver.net.node(place.step), place.indexes
+            if net.routes is not None and place.task is not None:
+                return net.routes.stations[place.step].nodes.get(place.task), place.indexes
+            return net.node(place.step), place.indexes
         return node, ()
 
     def launch(self, path: str, attempt: int) -> None:
         node, indexes = self._node(path)
         if node is None or self._abandoned or not is_under_way(self._driver.decider, path, attempt):
             return
-        if node.step.foreach is not None and not indexes:
-            return  # the step itself has nothing to do
+        if path in self._running or (node.step.foreach is not None and not indexes):
+            return  # a task begins with its first attempt; a loop has nothing to do itself
         try:
-            more = self._loop_scope(node, indexes) if indexes else {}
+            more = self._loop_scope(node, indexes) if indexes and node.step.foreach is not None else {}
             more["step"] = {"id": path, "attempt": attempt}
             if node.queue is not None:
                 self._leave_to_worker(node, path, attempt, indexes, more)
@@ -150,8 +155,7 @@ class Launcher:
         context = self._context(running, indexes, secrets)
         work = Work(tool, lane, inputs, node.step, context, partial(self._came_late, running))
         running.execution = self._start(work, partial(self._ended, running))
-        if node.step.timeout is not None:
-            self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+        self._watch_time(running)
 
     # Workers
 
@@ -213,8 +217,7 @@ class Launcher:
         running = _Running(path, attempt, node, Lane.PROCESS, self._engine.clock.monotonic())
         self._running[path] = running
         running.execution = dispatch.start(self._driver, node.queue, order, partial(self._ended, running))
-        if node.step.timeout is not None:
-            self._engine.alarms.set(running.began + node.step.timeout, partial(self._time_is_up, running))
+        self._watch_time(running)
 
     def _start(self, work: Work, done: Callable[[Outcome], None]) -> Execution:
         if work.lane is not Lane.RUN:
@@ -249,7 +252,7 @@ class Launcher:
                 ErrorCode.INVALID_STEP_SCHEMA,
                 f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
             )
-        filled = self._driver.decider.values.inputs(node, **more)
+        filled = self._driver.decider.inputs(node, path, more)
         named: list[str] = []
         if node.secrets or node.step.step_id in self._driver.decider.work.overrides:
             named = list(dict.fromkeys([*node.step.secret_refs, *secret_refs(filled)]))
@@ -288,7 +291,8 @@ class Launcher:
         path, attempt = running.path, running.attempt
         mask = None if running.mask is None else running.mask.data
         output = self._engine.step_logs.writer(run_id, path, attempt, mask)
-        saved = decider.work.checkpoints.get(checkpoint_owner(running.node.step.step_id, indexes))
+        owner = path if "/" in path else checkpoint_owner(running.node.step.step_id, indexes)
+        saved = decider.work.checkpoints.get(owner)
         return StepContext(
             run_id=run_id,
             step_id=path,
@@ -300,6 +304,7 @@ class Launcher:
             save=partial(self._save, path, attempt, running.mask),
             secrets={name: secrets[name] for name in running.node.step.secret_refs},
             artifacts=None if self._engine.artifacts is None else _Shelf(self._engine.artifacts, running.artifacts),
+            iteration=decider.iteration(path) if running.lane is Lane.RUN else None,
         )
 
     def _save(self, path: str, attempt: int, mask: Mask | None, state: Any) -> None:
@@ -340,7 +345,7 @@ class Launcher:
             error = None if error is None else _masked(error, running.mask)
             result = None if result is None else running.mask.json(result)
         if error is not None and running.overdue:
-            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.node.step.timeout:g} s.", True, "timeout")
+            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.limit:g} s.", True, "timeout")
         if self._stopping and error is not None:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
@@ -348,7 +353,12 @@ class Launcher:
         artifacts = (*running.artifacts, *outcome.artifacts)
         ended = StepEnded(running.path, running.attempt, round(took, 3), result, error, artifacts)
         # Its output first: whoever follows the run stops reading there.
-        self._engine.step_logs.settle(partial(self._driver.tell, ended))
+        self._telling += 1
+        self._engine.step_logs.settle(partial(self._tell, ended))
+
+    def _tell(self, ended: StepEnded) -> None:
+        self._telling -= 1
+        self._driver.tell(ended)
 
     def _came_late(self, running: _Running, outcome: Outcome) -> None:
         """It went on after it was given up. Where that is because the run is another's now, people should know."""
@@ -359,6 +369,11 @@ class Launcher:
             error = None if error is None else _masked(error, running.mask)
             result = None if result is None else running.mask.json(result)
         self._engine.late(self._driver, running.path, running.attempt, result, error)
+
+    def _watch_time(self, running: _Running) -> None:
+        running.limit = self._driver.decider.time_for(running.node, running.path)
+        if running.limit is not None:
+            self._engine.alarms.set(running.began + running.limit, partial(self._time_is_up, running))
 
     def _time_is_up(self, running: _Running) -> None:
         if self._running.get(running.path) is running and running.execution is not None:

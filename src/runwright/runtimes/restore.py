@@ -42,6 +42,8 @@ async def restore(
 
 def under_way(decider: Decider) -> list[tuple[str, int]]:
     """What was being worked on according to the log, with its attempt. Waits are not work."""
+    if decider.router is not None:
+        return decider.router.under_way()
     found: list[tuple[str, int]] = []
     for step_id, cell in decider.state.steps.items():
         node = decider.net.node(step_id)

@@ -72,6 +72,7 @@ class StepContext:
         end_output: Callable[[], None] = _nothing,
         secrets: Mapping[str, str] | None = None,
         artifacts: ArtifactShelf | None = None,
+        iteration: dict[str, Any] | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -82,6 +83,7 @@ class StepContext:
         self.write = write  # (stream, bytes): output for the step's log
         self.end_output = end_output  # called where the step ran, before anybody is told that it ended
         self.secrets: Mapping[str, str] = secrets or {}  # those that the step names, by name
+        self.iteration = iteration  # of a playbook's loop, as its expressions see it
         self._save = save
         self._artifacts = artifacts
 

@@ -56,7 +56,7 @@ class PythonTool:
         if call is not None:
             elsewhere = self._elsewhere or step.dispatch is not None
             return None if is_open(call) else _call_trouble(call, step, look=not elsewhere)
-        return _names_trouble(args) or (None if is_open(code) else _code_trouble(str(code)))
+        return names_trouble(args) or (None if is_open(code) else code_trouble(str(code)))
 
     def lane(self, inputs: PythonInputs, step: Step) -> Lane:
         if step.step_class is StepClass.ISOLATION:
@@ -184,7 +184,7 @@ def _can_be_found(module: str) -> bool:
         return False
 
 
-def _code_trouble(code: str) -> str | None:
+def code_trouble(code: str) -> str | None:
     try:
         _compile(code)
     except SyntaxError as error:
@@ -194,7 +194,7 @@ def _code_trouble(code: str) -> str | None:
     return None
 
 
-def _names_trouble(args: Any) -> str | None:
+def names_trouble(args: Any) -> str | None:
     if is_open(args):
         return None
     if not isinstance(args, dict):
@@ -217,16 +217,21 @@ def _compile(code: str) -> CodeType:
 
 
 def _execute(code: str, args: dict[str, Any] | list[Any]) -> Any:
-    """Run it with `args` as variables. The result is `result` where the code set it, else its last expression."""
-    trouble = _code_trouble(code) or _names_trouble(args)
+    return run_code(code, args)[1]
+
+
+def run_code(code: str, args: dict[str, Any] | list[Any]) -> tuple[dict[str, Any], Any]:
+    """Run it with `args` as variables. The result is `result` where the code set it, else its last expression;
+    before it, all that the code left behind."""
+    trouble = code_trouble(code) or names_trouble(args)
     if trouble or isinstance(args, list):
         raise _bad(trouble or "`args` of `code` is a mapping.")
     scope: dict[str, Any] = {**args, "__name__": "__step__"}
     exec(_compile(code), scope)  # noqa: S102 - running the plan author's code is what this is for
     result = scope.get("result", _MISSING)
     if result is not _MISSING and result is not args.get("result", _MISSING):
-        return result
-    return scope.get(_VALUE)
+        return scope, result
+    return scope, scope.get(_VALUE)
 
 
 def _bad(detail: str) -> StepError:

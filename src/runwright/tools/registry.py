@@ -24,18 +24,27 @@ def builtin_tools() -> dict[str, Tool]:
     from .http import HttpTool
     from .noop import NoopTool
     from .plan import PlanTool
+    from .playbook_artifact import PlaybookArtifactTool
+    from .playbook_http import PlaybookHttpTool
+    from .playbook_python import PlaybookPythonTool
+    from .playbook_sql import PlaybookSqlTool
     from .python import PythonTool
     from .shell import ShellTool
     from .sql import SqlTool
     from .wait import WaitTool
 
+    http = HttpTool()
     tools: list[Tool] = [
         ApprovalTool(),
         ArtifactTool(),
         DbtTool(),
-        HttpTool(),
+        http,
         NoopTool(),
         PlanTool(),
+        PlaybookArtifactTool(),
+        PlaybookHttpTool(http),
+        PlaybookPythonTool(),
+        PlaybookSqlTool(),
         PythonTool(),
         ShellTool(),
         SqlTool(),

@@ -39,7 +39,7 @@ class SqlTool:
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
         connection, query, args = inputs.get("connection"), inputs.get("query"), inputs.get("args", {})
         known = isinstance(connection, str) and not is_open(connection)
-        if known and (trouble := _connection_trouble(str(connection))) is not None:
+        if known and (trouble := connection_trouble(str(connection))) is not None:
             return trouble
         if not isinstance(query, str):
             return None
@@ -60,7 +60,7 @@ class SqlTool:
         return Lane.TOOL_LOOP
 
     async def run(self, inputs: SqlInputs, context: StepContext) -> Any:  # noqa: ARG002
-        trouble = _connection_trouble(inputs.connection)
+        trouble = connection_trouble(inputs.connection)
         if trouble is not None:
             raise _bad(trouble)
         database: Database = ENGINES[scheme_of(inputs.connection)](inputs.connection)
@@ -72,7 +72,7 @@ class SqlTool:
         return _result(await database.ask(query, values, inputs.max_rows + 1, lambda answer: _check(answer, inputs)))
 
 
-def _connection_trouble(connection: str) -> str | None:
+def connection_trouble(connection: str) -> str | None:
     scheme = scheme_of(connection)
     if scheme not in ENGINES:
         return (
@@ -108,9 +108,13 @@ def _check(answer: Answer, inputs: SqlInputs) -> None:
 
 
 def _result(answer: Answer) -> dict[str, Any]:
+    rows = rows_of(answer)
+    return {"rows": rows, "rowCount": len(rows) if answer.columns else answer.count}
+
+
+def rows_of(answer: Answer) -> list[dict[str, Any]]:
     columns = [str(column) for column in answer.columns]
-    rows = [dict(zip(columns, _plain_row(row), strict=True)) for row in answer.rows]
-    return {"rows": rows, "rowCount": answer.count if not columns else len(rows)}
+    return [dict(zip(columns, _plain_row(row), strict=True)) for row in answer.rows]
 
 
 def _plain_row(row: Sequence[Any]) -> Iterable[Any]:

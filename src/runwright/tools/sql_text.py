@@ -44,6 +44,11 @@ def positional(query: str, names: Collection[str], mark: str) -> tuple[str, list
     return "".join(parts), list(numbers)
 
 
+def mentioned(query: str) -> set[str]:
+    """The names of the values that a query binds."""
+    return {text[1:] for kind, text in _tokens(query) if kind == "value"}
+
+
 def statements(query: str) -> list[str]:
     """The statements in a text; what is only blanks or comments is none."""
     found: list[str] = []

@@ -84,6 +84,14 @@ def label(node: nodes.Node) -> str:
     return label(node.node) if isinstance(node, nodes.Getitem) else "the value"
 
 
+def scope_name(name: str) -> str:
+    """A name that is looked up in the scope. Playbooks have a few with an underscore."""
+    return name if name in _UNDERSCORED else public(name)
+
+
+_UNDERSCORED = frozenset({"_prev", "_task", "_attempt"})
+
+
 def public(name: str) -> str:
     if name.startswith("_"):
         raise Fault(f'names with a leading underscore cannot be used; for a field of data write ["{name[:40]}"]')

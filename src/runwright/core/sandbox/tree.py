@@ -18,7 +18,7 @@ from .bounds import DEEPEST, Budget, Fault, number, plain_text
 from .filters import MAY_BE_MISSING, apply, find_filter
 from .kinds import is_list, is_number, is_whole, kind_of
 from .operators import COMPARISONS, Operator, numbers_between
-from .syntax import label, public
+from .syntax import label, public, scope_name
 from .tests import ASK_WHETHER_THERE, find_test, test
 
 Scope = Mapping[str, Any]
@@ -68,7 +68,7 @@ class _Builder:
         return _always(value)
 
     def name(self, node: nodes.Name, _: int) -> Run:
-        name = public(node.name)
+        name = scope_name(node.name)
         self._mentioned.name(name)
         return named(name)
 
@@ -108,7 +108,7 @@ class _Builder:
     def perhaps(self, node: nodes.Node, depth: int) -> Run:
         """A value that may be missing, for `default` and `is defined`. What it is a field of must be there."""
         if isinstance(node, nodes.Name):
-            name = public(node.name)
+            name = scope_name(node.name)
             self.name(node, depth)
             return lambda scope, _budget: scope.get(name, MISSING)
         if not isinstance(node, nodes.Getattr | nodes.Getitem) or isinstance(getattr(node, "arg", None), nodes.Slice):
@@ -126,7 +126,7 @@ class _Builder:
             key = self.build(node.arg, depth)
         holder = node.node
         if isinstance(holder, nodes.Name) and isinstance(field, str):
-            name = public(holder.name)
+            name = scope_name(holder.name)
             self._mentioned.field(name, field)
             return named(name), key
         return self.build(holder, depth), key

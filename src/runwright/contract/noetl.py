@@ -1,0 +1,147 @@
+"""The same records in the words of the NoETL event model. Rendered when somebody asks, never stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .catalog import CATALOG, Role
+from .events import RunEventRecord
+from .paths import EntityPath, parse_path
+
+ENTITIES = ("playbook", "workflow", "step", "task", "loop", "next", "policy", "result")
+STATUSES = ("in_progress", "success", "error", "skipped", "paused")
+
+_ENDS = {"RunCompleted": "COMPLETED", "RunFailed": "FAILED", "RunCancelled": "CANCELLED"}
+_STATUS = {
+    "requested": "in_progress",
+    "scheduled": "in_progress",
+    "started": "in_progress",
+    "done": "success",
+    "finished": "success",
+    "processed": "success",
+    "evaluated": "success",
+    "failed": "error",
+    "skipped": "skipped",
+    "paused": "paused",
+}
+_OUTCOME = frozenset({"outcome", "result_ref"})
+_AS_THEY_ARE = frozenset({"policy", "next", "result"})
+"""Entities whose payloads the model spells out."""
+
+
+def dotted_name(event_type: str) -> str:
+    """The name of a type in the model; one from elsewhere keeps its own."""
+    known = CATALOG.get(event_type)
+    return event_type if known is None else known.dotted
+
+
+def alias_of(dotted: str) -> str:
+    """`task.attempt.failed` is shown as TaskAttemptFailed."""
+    return "".join(part[:1].upper() + part[1:] for part in dotted.split("."))
+
+
+def noetl_event(record: RunEventRecord) -> dict[str, Any]:
+    """One record, as the model has it."""
+    name = dotted_name(record.event_type)
+    entity = name.partition(".")[0]
+    entity = entity if entity in ENTITIES else "step" if record.step_id else "playbook"
+    place = parse_path(record.step_id) if record.step_id is not None else None
+    payload: dict[str, Any] = dict(record.payload or {})
+    event: dict[str, Any] = {
+        "event_id": record.foreign_event_id or record.event_id,
+        "event_type": name,
+        "event_alias": alias_of(name),
+        "timestamp": record.emitted_at,
+        "execution_id": record.run_id,
+        "source": _source(record),
+        "entity_type": entity,
+        "entity_id": _entity_id(entity, record, place),
+        "parent_id": _parent_id(entity, record, place),
+        "seq": record.run_seq,
+        "workflow_run_id": workflow_id(record.run_id),
+    }
+    if place is not None:
+        event["step_run_id"] = step_run_id(place)
+        if place.indexes:
+            event["iteration"] = place.indexes[-1]
+            event["iteration_id"] = iteration_id(place)
+        if place.task is not None:
+            event["task_run_id"] = task_run_id(place)
+            event["attempt"] = record.logical_attempt_id
+    event["status"] = "error" if record.event_type in ("RunFailed", "RunCancelled") else _status(name, payload)
+    if isinstance(took := payload.pop("durationMs", None), int | float):
+        event["duration_ms"] = round(took)
+    event["payload"] = _payload(entity, record, payload)
+    return event
+
+
+def workflow_id(run_id: str) -> str:
+    return f"workflow:{run_id}"
+
+
+def step_run_id(place: EntityPath) -> str:
+    return f"step:{place.step}:run:{place.visit}"
+
+
+def iteration_id(place: EntityPath) -> str:
+    return f"{step_run_id(place)}:iteration:{'.'.join(map(str, place.indexes))}"
+
+
+def task_run_id(place: EntityPath) -> str:
+    """Unique within its parent: the run of a step, or an iteration of it."""
+    return f"task:{place.task}:run:{place.task_visit}"
+
+
+def _source(record: RunEventRecord) -> str:
+    """Who said it, by its own word (`embedded/worker`), or as the catalogue has it."""
+    said = (record.emitted_by or "").rpartition("/")[2]
+    known = CATALOG.get(record.event_type)
+    return said if said in tuple(Role) else str(Role.SERVER if known is None else known.role)
+
+
+def _status(name: str, payload: dict[str, Any]) -> str:
+    if payload.get("error") is not None and name.endswith(".evaluated"):
+        return "error"
+    return _STATUS.get(name.rpartition(".")[2], "success")
+
+
+def _entity_id(entity: str, record: RunEventRecord, place: EntityPath | None) -> str:
+    if place is None:
+        return record.step_id or (record.run_id if entity == "workflow" else record.plan_id)
+    if entity in ("next", "policy", "result"):
+        return f"step:{place.step}" if place.task is None else f"task:{place.task}"
+    if entity == "task":
+        return place.task or place.step
+    return iteration_id(place) if entity == "loop" and place.indexes else place.step
+
+
+def _parent_id(entity: str, record: RunEventRecord, place: EntityPath | None) -> str | None:
+    """Who it belongs to: execution, workflow, step, iteration, task, in this order."""
+    if place is None:
+        return None if entity == "playbook" else record.run_id
+    if place.task is not None and entity in ("policy", "result"):
+        return task_run_id(place)
+    if place.task is not None and place.indexes:
+        return iteration_id(place)
+    if place.task is not None or entity in ("next", "policy", "loop"):
+        return step_run_id(place)
+    return workflow_id(record.run_id)
+
+
+def _payload(entity: str, record: RunEventRecord, payload: dict[str, Any]) -> dict[str, Any]:
+    if entity in _AS_THEY_ARE or _OUTCOME & payload.keys():
+        return payload
+    shown: dict[str, Any] = {}
+    if record.event_type in ("StepCompleted", "LoopIterationDone"):
+        shown["outcome"] = {"status": "ok", "result": payload.pop("result", None)}
+        if (ref := payload.pop("resultRef", None)) is not None:
+            shown["result_ref"] = ref
+    if (error := payload.pop("error", None)) is not None:
+        shown["error"] = error
+    if record.event_type == "RunCancelled":
+        shown["error"] = {"kind": "cancelled", "message": payload.get("reason")}
+    if record.event_type in _ENDS:
+        payload["runStatus"] = _ENDS[record.event_type]
+    if payload:
+        shown["meta"] = payload
+    return shown

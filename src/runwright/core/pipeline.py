@@ -1,0 +1,254 @@
+"""Pipelines: tasks one after another, each with a policy that says what its outcome means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runwright.contract import payloads
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.playbook import Do, Rule, Spacing
+from runwright.contract.refs import ErrorInfo
+from runwright.contract.timestamps import from_micros
+
+from .expressions import evaluate, fill, is_true
+from .loopwork import CTX_CONFLICT
+from .playnet import Station
+from .playscope import later_spelling
+from .playwork import Ended, Pipe, Visit, pipe_key
+from .refer import placed
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+LONGEST_DELAY = 7 * 24 * 3600.0
+MOST_ATTEMPTS = 10_000
+
+
+def task_path(place: EntityPath, label: str, visit: int) -> str:
+    return str(msgspec.structs.replace(place, task=label, task_visit=visit))
+
+
+# What a tool came to
+
+
+def task_ended(
+    decider: Decider, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None, took_ms: float
+) -> None:
+    """A try has ended; what follows from it is decided next."""
+    place = parse_path(path)
+    if place is None or not is_at_task(decider, path, attempt):
+        return
+    station = decider.station(place.step)
+    outcome, body = _outcome(error, result, attempt, took_ms)
+    name, where = placed("result", body, decider.blobs)
+    payload: dict[str, Any] = {"outcome": outcome}
+    if name == "result":
+        outcome["result"] = msgspec.Raw(where)
+    else:
+        payload["result_ref"] = msgspec.Raw(where)
+    assert place.task is not None
+    if station.tasks[place.task].rules is not None:
+        decider.say("TaskAttemptDone" if error is None else "TaskAttemptFailed", path, attempt, payload)
+    elif error is None:
+        decider.say("TaskDone", path, attempt, payload)
+    else:
+        decider.say("TaskFailed", path, attempt, {**payload, "error": error})
+
+
+def is_at_task(decider: Decider, path: str, attempt: int) -> bool:
+    """Whether the log has this attempt of a task as running."""
+    place, play = parse_path(path), decider.work.play
+    pipe = None if place is None or play is None else play.pipes.get(pipe_key(place))
+    if place is None or pipe is None or place.task is None or not pipe.running:
+        return False
+    return (pipe.task, pipe.visits.get(place.task), pipe.attempt) == (place.task, place.task_visit, attempt)
+
+
+def _outcome(
+    error: ErrorInfo | None, result: bytes | None, attempt: int, took_ms: float
+) -> tuple[dict[str, Any], bytes]:
+    """The canonical outcome, and its result apart from it."""
+    facts = dict((error.facts if error is not None else None) or {})
+    body = b"null" if result is None else result
+    outcome: dict[str, Any] = {"status": "ok" if error is None else "error"}
+    if error is None:
+        facts = _helpers(body)
+    elif "result" in facts:
+        body = msgspec.json.encode(facts.pop("result"))
+    for name in ("http", "pg", "py"):
+        if isinstance(part := facts.get(name), dict):
+            outcome[name] = part
+    if error is not None:
+        outcome["error"] = {
+            "kind": facts.get("kind") or error.category,
+            "retryable": error.retryable,
+            "code": error.code,
+            "message": error.message,
+        }
+        if (wait := facts.get("retryAfter")) is not None:
+            outcome["error"]["retry_after"] = wait
+    outcome["meta"] = {"attempt": attempt, "duration_ms": took_ms}
+    return outcome, body
+
+
+class _Answer(msgspec.Struct):
+    """An answer over HTTP, as its tool gives it back."""
+
+    status: int
+    headers: dict[str, Any]
+    data: msgspec.Raw
+
+
+def _helpers(body: bytes) -> dict[str, Any]:
+    if b'"status"' not in body[:64]:
+        return {}
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except msgspec.MsgspecError:
+        return {}
+    return {"http": {"status": answer.status, "headers": answer.headers}}
+
+
+# What follows from it
+
+
+class Verdict(msgspec.Struct):
+    """What a policy makes of an outcome."""
+
+    rule: int | None
+    action: dict[str, Any]
+    do: Do
+    ctx: dict[str, Any] = {}
+    iter: dict[str, Any] = {}
+    due: int | None = None
+    error: ErrorInfo | None = None
+
+
+def judge(
+    decider: Decider, station: Station, place: EntityPath, pipe: Pipe, over: ErrorInfo | None, deadline: int | None
+) -> None:
+    """Ask the policy of the task at hand about its outcome, and say what it says. May want values fetched.
+    `over`: whatever it says, nothing is tried again; nor is it after the deadline."""
+    assert pipe.task is not None
+    assert pipe.ended is not None
+    rules = station.tasks[pipe.task].rules or ()
+    path = task_path(place, pipe.task, pipe.visits[pipe.task])
+    try:
+        verdict = _verdict(decider, station, place, pipe, rules)
+        if over is not None and verdict.do is Do.RETRY:
+            verdict = Verdict(verdict.rule, {"do": Do.FAIL}, Do.FAIL, error=over)
+        if verdict.due is not None and deadline is not None:
+            verdict.due = min(verdict.due, deadline)
+    except RunwrightError as error:
+        failed = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
+        verdict = Verdict(None, {"do": Do.FAIL}, Do.FAIL, error=failed)
+    evaluated: dict[str, Any] = {"matched_rule_index": verdict.rule, "action": verdict.action}
+    evaluated |= {name: value for name, value in (("ctx", verdict.ctx), ("iter", verdict.iter)) if value}
+    if verdict.due is not None:
+        evaluated["next_attempt_at"] = from_micros(verdict.due)
+    outcome = {"status": pipe.ended.status, **pipe.ended.outcome}
+    decider.say("PolicyTaskEvaluated", path, pipe.attempt, evaluated)
+    if verdict.do is Do.RETRY:
+        decider.look_at_retry(path)
+    elif verdict.do is Do.FAIL:
+        decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": verdict.error})
+    else:
+        decider.say("TaskDone", path, pipe.attempt, {"outcome": outcome})
+
+
+def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, rules: tuple[Rule, ...]) -> Verdict:
+    assert pipe.ended is not None
+    outcome = decider.scope.outcome(pipe.ended)
+    scope = {**decider.scope.of_pipe(station, place, pipe), "outcome": outcome, "output": later_spelling(outcome)}
+    index = next((at for at, rule in enumerate(rules) if rule.when is None or is_true(rule.when, scope)), None)
+    if index is None:
+        return Verdict(None, {"do": Do.CONTINUE}, Do.CONTINUE)
+    rule = rules[index]
+    visit = _visit(decider, place)
+    ctx, own = fill(rule.set_ctx, scope), fill(rule.set_iter, scope)
+    if (conflict := _conflict(station, place, visit, ctx)) is not None:
+        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=conflict)
+    verdict = Verdict(index, {"do": rule.do}, rule.do, ctx, own)
+    if rule.do is Do.JUMP:
+        verdict.action["to"] = rule.to
+    elif rule.do is Do.RETRY:
+        _retry(decider, pipe, rule, scope, verdict)
+    if verdict.do is Do.FAIL:
+        verdict.error = _error(pipe.ended)
+    return verdict
+
+
+def _visit(decider: Decider, place: EntityPath) -> Visit:
+    assert decider.work.play is not None
+    return decider.work.play.visits[place.owner]
+
+
+def _conflict(station: Station, place: EntityPath, visit: Visit, ctx: dict[str, Any]) -> ErrorInfo | None:
+    """In a parallel loop a key of `ctx` is written once: nobody could say which of two iterations came last."""
+    if station.route.loop is None or not station.route.loop.parallel:
+        return None
+    for key in ctx:
+        by = visit.written.get(key)
+        if by is not None and by != place.indexes:
+            message = f"Iterations {by[0]} and {place.indexes[0]} of a parallel loop both set ctx.{key}."
+            return ErrorInfo(CTX_CONFLICT, message, retryable=False, category="plan")
+    return None
+
+
+def _retry(decider: Decider, pipe: Pipe, rule: Rule, scope: dict[str, Any], verdict: Verdict) -> None:
+    attempts = int(_number(rule.attempts, scope, "attempts", 1, MOST_ATTEMPTS))
+    wait = _number(rule.delay, scope, "delay", 0, LONGEST_DELAY)
+    verdict.action |= {"attempts": attempts, "backoff": rule.backoff, "delay": wait}
+    if pipe.attempt >= attempts:
+        verdict.do = Do.FAIL
+        verdict.action |= {"do": Do.FAIL, "exhausted": True}
+        return
+    if rule.backoff is Spacing.LINEAR:
+        wait *= pipe.attempt
+    elif rule.backoff is Spacing.EXPONENTIAL:
+        wait *= 2.0 ** min(pipe.attempt - 1, 64)
+    assert pipe.ended is not None
+    error: dict[str, Any] = pipe.ended.outcome.get("error") or {}
+    told = error.get("retry_after")
+    least = float(told) if isinstance(told, int | float) and 0 < told <= LONGEST_DELAY else 0.0
+    verdict.due = decider.now + int(min(max(wait, least), LONGEST_DELAY) * 1e6)
+
+
+def _number(given: Any, scope: dict[str, Any], name: str, least: float, most: float) -> float:
+    value = evaluate(given, scope) if isinstance(given, str) else given
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not least <= number <= most:
+        raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"`{name}` must be a number from {least:g} to {most:g}.")
+    return number
+
+
+def _error(ended: Ended) -> ErrorInfo:
+    error: dict[str, Any] = ended.outcome.get("error") or {}
+    return ErrorInfo(
+        str(error.get("code") or "TASK_FAILED"),
+        str(error.get("message") or "Its policy says that the task failed."),
+        retryable=False,
+        category=str(error.get("kind") or "user"),
+    )
+
+
+def next_label(station: Station, pipe: Pipe) -> str | None:
+    """The task to start now; None if the pipeline is done."""
+    if pipe.task is None:
+        return station.labels[0] if station.labels else None
+    if pipe.do is Do.JUMP:
+        return pipe.to
+    return None if pipe.do is Do.BREAK else station.after(pipe.task)
+
+
+def start_task(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, label: str) -> None:
+    path = task_path(place, label, pipe.visits.get(label, 0) + 1)
+    decider.say("TaskStarted", path, 1, payloads.Payload())
+    if station.tasks[label].rules is not None:
+        decider.say("TaskAttemptStarted", path, 1, payloads.Payload())

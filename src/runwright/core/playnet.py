@@ -1,0 +1,122 @@
+"""A playbook as a net: stations with pipelines, and arcs along which tokens go. The same for every run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from runwright.contract.plan import ExecutionPlan, Step
+from runwright.contract.playbook import Join, Playbook, Route, Task
+
+from .expressions import any_expression, condition_text, mentioned_names
+from .node import Node, names_secret
+
+
+class Station(msgspec.Struct):
+    """A step of a playbook."""
+
+    node: Node
+    route: Route
+    labels: list[str]
+    tasks: dict[str, Task]
+    nodes: dict[str, Node]  # of its tasks, as a launcher wants them
+    names: frozenset[str]  # what its expressions mention
+    waits_for: frozenset[str] = frozenset()  # steps from which a token could still come to its barrier
+
+    def after(self, label: str) -> str | None:
+        """The task that follows in the pipeline."""
+        place = self.labels.index(label) + 1
+        return self.labels[place] if place < len(self.labels) else None
+
+
+class Playnet:
+    def __init__(self, plan: ExecutionPlan, nodes: Iterable[Node]) -> None:
+        assert plan.playbook is not None
+        self.playbook: Playbook = plan.playbook
+        self.stations: dict[str, Station] = {}
+        for node in nodes:
+            assert node.step.route is not None
+            self.stations[node.step.step_id] = _station(node, node.step.route)
+        steps = frozenset(self.stations)
+        mentioned = frozenset[str]().union(*(station.names for station in self.stations.values()))
+        self.wanted = steps & mentioned
+        final = self.playbook.final_step
+        self.results = frozenset(self.stations) if final is None else frozenset({final})
+        """The steps that may give the run its result."""
+        forward = _forward_arcs(self.playbook.entry, self.stations)
+        for name, station in self.stations.items():
+            sources = [source for source, target in forward if target == name]
+            if len(sources) > 1 and station.route.join is Join.BARRIER:
+                station.waits_for = _ancestors(name, forward)
+
+
+def _station(node: Node, route: Route) -> Station:
+    nodes = {task.label: _task_node(node, task) for task in route.tasks}
+    names = mentioned_names(list(_texts(route)))
+    return Station(node, route, list(nodes), {task.label: task for task in route.tasks}, nodes, names)
+
+
+def _task_node(node: Node, task: Task) -> Node:
+    """A task as something that can be launched."""
+    step = Step(step_id=f"{node.step.step_id}/{task.label}", kind=task.kind, inputs=task.inputs, timeout=task.timeout)
+    constant = not any_expression(task.inputs)
+    return Node(node.index, step, (), None, constant, not constant or names_secret(task.inputs))
+
+
+def _texts(route: Route) -> Iterable[Any]:
+    """Everything in a step that may hold expressions."""
+    for task in route.tasks:
+        yield task.inputs
+        for rule in task.rules or ():
+            yield from (_condition(rule.when), rule.attempts, rule.delay, rule.set_ctx, rule.set_iter)
+    if route.loop is not None:
+        yield from (route.loop.items, route.loop.max_in_flight)
+    for arc in route.arcs:
+        yield from (_condition(arc.when), arc.args)
+    for rule in route.admit:
+        yield _condition(rule.when)
+    yield route.set_ctx
+
+
+def _condition(when: str | bool | None) -> str | None:
+    return condition_text(when) if isinstance(when, str) else None
+
+
+def _forward_arcs(entry: str, stations: dict[str, Station]) -> list[tuple[str, str]]:
+    """The arcs that do not lead back: what is left of the graph, seen from the entry, has no circles."""
+    forward: list[tuple[str, str]] = []
+    on_way: set[str] = set()
+    seen: set[str] = set()
+    for root in (entry, *stations):
+        if root in seen:
+            continue
+        seen.add(root)
+        on_way.add(root)
+        stack = [(root, iter(stations[root].route.arcs))]
+        while stack:
+            name, arcs = stack[-1]
+            arc = next(arcs, None)
+            if arc is None:
+                on_way.discard(name)
+                stack.pop()
+            elif arc.step not in on_way:
+                forward.append((name, arc.step))
+                if arc.step not in seen:
+                    seen.add(arc.step)
+                    on_way.add(arc.step)
+                    stack.append((arc.step, iter(stations[arc.step].route.arcs)))
+    return forward
+
+
+def _ancestors(name: str, forward: list[tuple[str, str]]) -> frozenset[str]:
+    found: set[str] = set()
+    frontier = [name]
+    while frontier:
+        target = frontier.pop()
+        for source, to in forward:
+            if to == target and source not in found:
+                found.add(source)
+                frontier.append(source)
+    return frozenset(found)

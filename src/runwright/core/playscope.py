@@ -1,0 +1,108 @@
+"""What the expressions of a playbook see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runwright.contract.events import RunIdentity
+from runwright.contract.paths import EntityPath
+
+from .loopwork import LoopWork, StoredResult
+from .playnet import Playnet, Station
+from .playwork import Ended, Pipe, PlayWork
+from .values import Values
+from .workings import Workings
+
+RESERVED_NAMES = frozenset(
+    {"workload", "ctx", "iter", "args", "execution_id", "_prev", "_task", "_attempt", "outcome", "output", "event"}
+)
+"""Names that mean the same in every playbook, whatever its steps and tasks are called."""
+
+
+class PlayScope:
+    def __init__(self, net: Playnet, values: Values, work: Workings, run: RunIdentity) -> None:
+        self._net = net
+        self._values = values
+        self._work = work
+        self._run = run
+
+    @property
+    def _play(self) -> PlayWork:
+        assert self._work.play is not None
+        return self._work.play
+
+    def of_step(self, station: Station, args: dict[str, Any]) -> dict[str, Any]:
+        """Workload, `ctx`, and the results of the steps that this one mentions."""
+        workload = self._work.params
+        scope: dict[str, Any] = dict(workload)
+        for name in station.names:
+            if name in self._net.stations and (stored := self._work.results.get(name)) is not None:
+                scope[name] = self._result(name, stored)
+        scope.update(workload=workload, ctx=self._play.ctx, args=args, execution_id=self._run.run_id)
+        return scope
+
+    def _result(self, name: str, stored: StoredResult) -> Any:
+        value = self._values.of(stored)
+        if self._net.stations[name].route.loop is not None and isinstance(value, list):
+            return [self._values.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+        return value
+
+    def of_pipe(self, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
+        """And the results of the tasks before, and the iteration."""
+        visit = self._play.visits[place.owner]
+        scope = {**self.of_step(station, visit.args), **pipe.iter}
+        for label, stored in pipe.results.items():
+            if label in station.names:
+                scope[label] = self._values.of(stored)
+        scope["_task"] = pipe.task
+        scope["_attempt"] = pipe.attempt
+        if "_prev" in station.names:
+            scope["_prev"] = self._values.of(pipe.previous)
+        scope["iter"] = self.iteration(station, place, pipe)
+        return scope
+
+    def iteration(self, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
+        found = dict(pipe.iter)
+        if station.route.loop is not None and place.indexes:
+            loop = self._work.loops[place.owner]
+            index = place.indexes[0]
+            found.update({station.route.loop.iterator: self.items(loop)[index], "index": index})
+        if self._work.parent_iter is not None:
+            found["parent"] = self._work.parent_iter
+        return found
+
+    def items(self, loop: LoopWork) -> list[Any]:
+        if loop.listed is None:
+            loop.listed = self._values.of(loop.items)
+        return loop.listed or []
+
+    def outcome(self, ended: Ended) -> dict[str, Any]:
+        """What a task's policy sees. What there is none of is there all the same, and empty."""
+        value = self._values.of(ended.result)
+        return {"result": value, "data": value, **_NO_PARTS, **ended.outcome, "status": ended.status}
+
+
+_NO_PARTS: dict[str, Any] = {
+    "error": {"kind": None, "retryable": False, "code": None, "message": None},
+    "http": {"status": None, "headers": {}},
+    "pg": {"code": None, "sqlstate": None},
+    "py": {"exception_type": None},
+    "meta": {},
+}
+
+
+def later_spelling(outcome: dict[str, Any]) -> dict[str, Any]:
+    """The outcome as `output`: there, what the web answers has finer kinds, and `data` is what was sent back."""
+    status: Any = outcome["http"]["status"]
+    error: dict[str, Any] = outcome["error"]
+    if status is None:
+        return outcome
+    value: Any = outcome["data"]
+    data: Any = value["data"] if isinstance(value, dict) and "data" in value else value  # pyright: ignore[reportUnknownVariableType]
+    kind = next((kind for limit, kind in _KINDS if status >= limit), error["kind"])
+    finer = {**error, "kind": _SINGLE.get(status, kind)} if outcome["status"] == "error" else error
+    return {**outcome, "data": data, "error": finer}
+
+
+_SINGLE = {401: "auth", 403: "auth", 404: "not_found", 429: "rate_limit"}
+_KINDS = ((500, "server_error"), (400, "client_error"))

@@ -1,0 +1,399 @@
+"""Playbooks: tokens go from step to step along arcs; a step that has one is admitted, visited and routed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from runwright.contract import payloads
+from runwright.contract.errors import RunwrightError
+from runwright.contract.paths import EntityPath, parse_path
+from runwright.contract.plan import StepClass
+from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode, Join, Mode
+from runwright.contract.refs import ErrorInfo
+
+from .draft import Draft
+from .expressions import fill, is_true
+from .node import Node
+from .pipeline import judge, next_label, start_task, task_path
+from .playnet import Playnet, Station
+from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
+from .refer import placed_stored
+from .room import Room
+from .rounds import end_of, hand_out, start_rounds
+from .values import Missing
+
+if TYPE_CHECKING:
+    from .decide import Decider
+
+_OF_PIPE = frozenset(
+    {
+        "StepStarted",
+        "LoopIterationStarted",
+        "TaskStarted",
+        "TaskAttemptDone",
+        "TaskAttemptFailed",
+        "PolicyTaskEvaluated",
+        "TaskDone",
+        "TaskFailed",
+    }
+)
+_OF_LOOP = frozenset({"LoopStarted", "LoopIterationDone", "LoopIterationFailed"})
+_OF_VISIT = frozenset({"StepScheduled", "StepCompleted", "StepFailed"})
+
+
+class Router:
+    """One run on its way through a playbook. Looks only at what was touched."""
+
+    def __init__(self, decider: Decider, net: Playnet) -> None:
+        self._decider = decider
+        self._net = net
+        self._pipes: dict[str, None] = {}
+        self._loops: dict[str, None] = {}
+        self._visits: dict[str, None] = {}
+        play = decider.work.play
+        if play is not None:
+            self._pipes.update(dict.fromkeys(play.pipes))
+            self._visits.update(dict.fromkeys(play.visits))
+            self._loops.update(dict.fromkeys(path for path in decider.work.loops if path in play.visits))
+
+    @property
+    def _play(self) -> PlayWork:
+        assert self._decider.work.play is not None
+        return self._decider.work.play
+
+    def said(self, made: Draft) -> None:
+        path = made.step_id or ""
+        if made.event_type in _OF_PIPE:
+            place = parse_path(path)
+            if place is not None:
+                self._pipes[pipe_key(place)] = None
+        elif made.event_type in _OF_LOOP:
+            place = parse_path(path)
+            if place is not None:
+                self._loops[place.owner] = None
+        elif made.event_type in _OF_VISIT:
+            self._visits[path] = None
+
+    def begin(self) -> None:
+        """The playbook was loaded: its first token is where it begins."""
+        playbook = self._net.playbook
+        self._decider.say("WorkflowStarted", payload=payloads.WorkflowStarted(playbook.entry, playbook.ctx or None))
+
+    def go_on(self, room: Room) -> None:
+        """Draft all that follows from the state as it is."""
+        if self._decider.work.play is None:
+            self.begin()
+        while True:
+            before = self._decider.drafted
+            self._retry_tasks(room)
+            self._see_to(self._pipes, self._see_to_pipe, room)
+            self._see_to(self._loops, self._see_to_loop, room)
+            self._see_to(self._visits, self._see_to_visit, room)
+            if not room.closed:
+                self._start_steps()
+            if self._decider.drafted == before and not self._finish(room):
+                return
+
+    def _see_to(self, touched: dict[str, None], look: Callable[[str, Room], bool], room: Room) -> None:
+        """Look at what was touched; what waits for room or for a value is looked at again next time."""
+        for key in list(touched):
+            touched.pop(key, None)
+            try:
+                is_done = look(key, room)
+            except Missing as missing:
+                self._decider.missing[missing.ref["sha256"]] = missing.ref
+                is_done = False
+            if not is_done:
+                touched[key] = None
+
+    # Pipelines
+
+    def _see_to_pipe(self, key: str, room: Room) -> bool:
+        play, place = self._play, parse_path(key)
+        pipe = play.pipes.get(key)
+        if pipe is None or place is None or pipe.running:
+            return True
+        station = self._net.stations[place.step]
+        if station.route.loop is not None and not place.indexes:
+            return True  # the visit itself has no pipeline: its iterations have
+        if pipe.ended is not None and pipe.do is None:
+            over = self._too_much(station, place, pipe)
+            judge(self._decider, station, place, pipe, over, self._deadline(place))
+        if pipe.task is not None and pipe.do is None:
+            return True  # it is to be tried again when its time has come
+        return self._go_on_with(station, place, pipe, room)
+
+    def _begin_pipe(self, room: Room, key: str) -> None:
+        self._see_to({key: None}, self._see_to_pipe, room)
+
+    def _go_on_with(self, station: Station, place: EntityPath, pipe: Pipe, room: Room) -> bool:
+        if pipe.error is None and (late := self._too_much(station, place, pipe)) is not None:
+            pipe.error = late
+        if pipe.error is not None:
+            self._end_pipe(place, pipe, pipe.error)
+            return True
+        label = next_label(station, pipe)
+        if label is None:
+            self._end_pipe(place, pipe, None)
+            return True
+        if room.closed or not room.take(StepClass.LIGHT):
+            room.refused = True
+            return False
+        start_task(self._decider, station, place, pipe, label)
+        return True
+
+    def _too_much(self, station: Station, place: EntityPath, pipe: Pipe) -> ErrorInfo | None:
+        deadline = self._deadline(place)
+        if deadline is not None and self._decider.now >= deadline:
+            message = f"The step took longer than {station.node.step.timeout:g} s."
+            return ErrorInfo("STEP_TIMEOUT", message, retryable=False, category="timeout")
+        if pipe.jumps > MOST_JUMPS:
+            message = f"The pipeline jumped more than {MOST_JUMPS:,} times; it seems to go round in a circle."
+            return ErrorInfo("JUMP_LIMIT", message, retryable=False, category="plan")
+        return None
+
+    def _end_pipe(self, place: EntityPath, pipe: Pipe, error: ErrorInfo | None) -> None:
+        decider, path = self._decider, str(place)
+        took = max(0, decider.now - pipe.began) / 1000
+        result = {} if error is not None else placed_stored(pipe.previous)
+        if place.indexes:
+            index = place.indexes[0]
+            if error is not None:
+                decider.say(
+                    "LoopIterationFailed", path, 1, payloads.LoopIteration(index, duration_ms=took, error=error)
+                )
+            else:
+                decider.say("LoopIterationDone", path, 1, {"index": index, **result, "durationMs": took})
+        elif error is not None:
+            decider.say("StepFailed", path, 1, payloads.StepFailed(error, took))
+        else:
+            decider.say("StepCompleted", path, 1, {**result, "durationMs": took})
+
+    def _retry_tasks(self, room: Room) -> None:
+        """Tasks whose time to be tried again has come, as far as there is room."""
+        while (path := self._decider.next_retry()) is not None:
+            place = parse_path(path)
+            pipe = None if place is None else self._play.pipes.get(pipe_key(place))
+            if pipe is None or place is None:
+                continue
+            if (late := self._too_much(self._net.stations[place.step], place, pipe)) is not None:
+                self._decider.say("TaskFailed", path, pipe.attempt, {"error": late})
+                continue
+            if room.closed or not room.take(StepClass.LIGHT):
+                room.refused = True
+                self._decider.look_at_retry(path)
+                return
+            self._decider.say("TaskAttemptStarted", path, pipe.attempt + 1, payloads.Payload())
+
+    def inputs(self, node: Node, path: str) -> Any:
+        """What a task is given, with expressions filled in."""
+        place = parse_path(path)
+        if node.constant or place is None:
+            return fill(node.step.inputs, {})  # a copy: what the task does to it is its own business
+        pipe = self._play.pipes[pipe_key(place)]
+        return fill(node.step.inputs, self._decider.scope.of_pipe(self._net.stations[place.step], place, pipe))
+
+    def iteration(self, path: str) -> dict[str, Any] | None:
+        place = parse_path(path)
+        if place is None or not place.indexes:
+            return None
+        pipe = self._play.pipes[pipe_key(place)]
+        return self._decider.scope.iteration(self._net.stations[place.step], place, pipe)
+
+    def time_for(self, node: Node, path: str) -> float | None:
+        """Seconds that a task may take: its own limit, and what is left of its step's."""
+        place = parse_path(path)
+        deadline = None if place is None else self._deadline(place)
+        if deadline is None:
+            return node.step.timeout
+        left = max(0, deadline - self._decider.now) / 1e6
+        return left if node.step.timeout is None else min(left, node.step.timeout)
+
+    def _deadline(self, place: EntityPath) -> int | None:
+        """When the time of a step's visit is up."""
+        limit = self._net.stations[place.step].node.step.timeout
+        visit = self._play.pipes.get(place.owner)
+        return None if limit is None or visit is None else visit.began + int(limit * 1e6)
+
+    # Loops
+
+    def _see_to_loop(self, path: str, room: Room) -> bool:
+        decider, visit = self._decider, self._play.visits.get(path)
+        loop = decider.work.loops.get(path)
+        if visit is None or loop is None or visit.ended is not None:
+            return True
+        station = self._net.stations[path.partition("@")[0]]
+        is_all_out = hand_out(decider, station, path, loop, room, partial(self._begin_pipe, room))
+        if (end := end_of(decider, station, path, loop)) is None:
+            return is_all_out
+        scope = {**self._scope_after(station, visit, "loop.done", end.counts), **end.own}
+        decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts))
+        if end.error is not None:
+            decider.say("StepFailed", path, 1, payloads.StepFailed(end.error, end.took_ms))
+        else:
+            self._route(station, path, scope)
+            decider.say("StepCompleted", path, 1, {**end.result, "durationMs": end.took_ms})
+        return True
+
+    # Visits
+
+    def _see_to_visit(self, path: str, _room: Room) -> bool:
+        visit = self._play.visits.get(path)
+        if visit is None:
+            return True
+        station = self._net.stations[path.partition("@")[0]]
+        if not visit.is_started:
+            self._start(station, path, visit)
+        elif visit.ended is not None and not visit.is_routed:
+            self._route(station, path, self._scope_after(station, visit, visit.ended, {}))
+        return True
+
+    def _start(self, station: Station, path: str, visit: Visit) -> None:
+        if station.route.loop is None:
+            self._decider.say("StepStarted", path, 1, payloads.StepStarted())
+            return
+        scope = self._decider.scope.of_step(station, visit.args)
+        start_rounds(self._decider, station, path, scope)
+
+    def _scope_after(self, station: Station, visit: Visit, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """What the arcs of a step see once it has ended."""
+        payload = dict(facts)
+        if visit.error is not None:
+            payload["error"] = {"code": visit.error.code, "message": visit.error.message}
+        scope = self._decider.scope.of_step(station, visit.args)
+        return {**scope, "event": {"name": name, "payload": payload}}
+
+    def _route(self, station: Station, path: str, scope: dict[str, Any]) -> None:
+        """Which arcs fire. One without a condition fires when all went well."""
+        route, name = station.route, scope["event"]["name"]
+        matched: list[dict[str, Any]] = []
+        selected: list[dict[str, Any]] = []
+        payload: dict[str, Any] = {"mode": route.mode, "matched": matched, "selected": selected}
+        try:
+            if route.set_ctx and name != "step.failed":
+                payload["ctx"] = fill(route.set_ctx, scope)
+                scope["ctx"] = {**scope["ctx"], **payload["ctx"]}
+            for arc in route.arcs:
+                if arc.when is None and name == "step.failed":
+                    continue
+                if arc.when is None or is_true(arc.when, scope):
+                    args = {"args": fill(arc.args, scope)} if arc.args else {}
+                    matched.append({"step": arc.step} | ({} if arc.when is None else {"when": arc.when}))
+                    selected.append({"step": arc.step, **args})
+                    if route.mode is Mode.EXCLUSIVE:
+                        break
+        except RunwrightError as error:
+            selected.clear()
+            payload["error"] = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
+        if not selected and route.arcs and self._net.playbook.no_next_is_error and "error" not in payload:
+            message = "None of its arcs matches, and the playbook says that this is an error."
+            payload["error"] = ErrorInfo("NO_NEXT", message, retryable=False, category="plan")
+        self._decider.say("NextEvaluated", path, 1, payload)
+
+    # Tokens
+
+    def _start_steps(self) -> None:
+        play = self._play
+        if not play.tokens or self._failures():
+            return
+        live = {*play.tokens, *(path.partition("@")[0] for path in play.visits)}
+        for name, station in self._net.stations.items():  # in the order of their declaration
+            while (tokens := play.tokens.get(name)) and self._may_start(name, station, live):
+                taken = tokens[:1] if station.route.join is Join.ANY else list(tokens)
+                if not self._admit(station, name, taken):
+                    break
+
+    def _may_start(self, name: str, station: Station, live: set[str]) -> bool:
+        play = self._play
+        if name == self._net.playbook.final_step or play.denied.get(name) == play.changes:
+            return False
+        return not station.waits_for & live
+
+    def _admit(self, station: Station, name: str, tokens: list[Token], *, final: bool = False) -> bool:
+        """Judge whether a step may be visited, and if so commit its token."""
+        decider, play = self._decider, self._play
+        number = play.counts.get(name, 0) + 1
+        path = str(EntityPath(name, number))
+        args = {key: value for token in tokens for key, value in token.args.items()}
+        ordinal = play.admissions.get(path, 0) + 1
+        rule: int | None = None
+        allow, error = True, None
+        try:
+            if station.route.admit:
+                scope = decider.scope.of_step(station, args)
+                for index, each in enumerate(station.route.admit):
+                    if each.when is None or is_true(each.when, scope):
+                        rule, allow = index, each.allow
+                        break
+        except RunwrightError as trouble:
+            allow = False
+            error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
+        except Missing as missing:
+            decider.missing[missing.ref["sha256"]] = missing.ref
+            return False
+        if number > MOST_VISITS:
+            message = f"The step was visited {MOST_VISITS:,} times already; the playbook seems to go round in a circle."
+            allow, error = False, ErrorInfo("VISIT_LIMIT", message, retryable=False, category="plan")
+        judged = payloads.PolicyAdmitEvaluated(allow, rule, error)
+        decider.say("PolicyAdmitEvaluated", path, ordinal, judged)
+        if not allow:
+            return False
+        committed = payloads.StepScheduled(args=args or None, tokens=len(tokens), final=final or None)
+        decider.say("StepScheduled", path, 1, committed)
+        return True
+
+    # The end
+
+    def _failures(self) -> dict[str, ErrorInfo | None]:
+        """Failures that end the run: those that nothing took up, of steps that are not to be passed over."""
+        return {
+            path: error
+            for path, error in self._play.unhandled.items()
+            if self._net.stations[path.partition("@")[0]].route.failure is FailureMode.FAIL_FAST
+            or (error is not None and error.category == "plan")
+        }
+
+    def _finish(self, room: Room) -> bool:
+        """End the run if nothing is left to do; True if there is more after all."""
+        decider, play = self._decider, self._play
+        if play.visits or decider.missing or room.closed:
+            return False
+        failures = self._failures()
+        final = self._net.playbook.final_step
+        waiting = [name for name in play.tokens if name != final]
+        if not failures and not waiting and final is not None and play.final is None:
+            return self._admit(self._net.stations[final], final, play.tokens.get(final, []), final=True)
+        took = decider.since(decider.state.summary.started_at)
+        if failures:
+            path, error = next(iter(failures.items()))
+        elif waiting or (final is not None and play.final is None):
+            names = ", ".join(waiting) or str(final)
+            message = f"Nothing goes on, and these steps wait to be admitted: {names}."
+            path, error = waiting[0] if waiting else str(final), ErrorInfo("ADMISSION_DEADLOCK", message, False, "plan")
+        else:
+            decider.end_run("RunCompleted", payloads.RunEnded(duration_ms=took))
+            return False
+        cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
+        decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+        return False
+
+    def stop_tasks(self, error: ErrorInfo) -> None:
+        """The run ends now: tasks at work end with it."""
+        outcome = {"status": "error", "error": {"kind": "cancelled", "code": error.code, "retryable": False}}
+        for path, attempt in self.under_way():
+            self._decider.say("TaskFailed", path, attempt, {"outcome": outcome, "error": error})
+
+    def under_way(self) -> list[tuple[str, int]]:
+        """Tasks that were at work, and their attempts."""
+        pipes = self._decider.work.play.pipes if self._decider.work.play is not None else {}
+        return [
+            (task_path(place, pipe.task, pipe.visits[pipe.task]), pipe.attempt)
+            for key, pipe in pipes.items()
+            if pipe.running and pipe.task is not None and (place := parse_path(key)) is not None
+        ]
+
+    @property
+    def is_at_work(self) -> bool:
+        return bool(self.under_way())

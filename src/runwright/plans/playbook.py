@@ -1,0 +1,367 @@
+"""A NoETL playbook, in either of its spellings, as an ExecutionPlan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
+from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
+from runwright.core.expressions import check_single, condition_text, has_expression
+from runwright.core.playscope import RESERVED_NAMES
+
+from .fields import Fields
+from .kinds import Kinds
+from .parts import make_part
+from .playbook_rules import check_texts, read_condition, read_settings
+from .playbook_tasks import TaskReader
+from .problems import EXPRESSION, PLAN, STEP, Findings, Path, did_you_mean, listed
+from .secrets import find_secrets
+from .steps import check_name
+
+VERSIONS = ("noetl.io/v2", "noetl.io/v10")
+ROOT = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook", "ctx", "labels")
+STEP_FIELDS = ("step", "desc", "description", "spec", "loop", "tool", "next", "set", "join")
+LONGEST_TIMEOUT = 366 * 24 * 3600.0
+
+GONE = {
+    "when": "A step has no `when`: put the condition on the arcs that lead to it, or into spec.policy.admit.",
+    "case": "`case` is gone: put conditions on the arcs of `next`, and policies on tasks.",
+    "retry": "`retry` is gone: a task's policy says when it is tried again (spec.policy.rules, do: retry).",
+    "sink": "`sink` is gone: storing is a task like any other.",
+    "expr": "`expr` is gone: write the condition as `when`.",
+    "eval": "`eval` is gone: write the condition as `when`.",
+    "vars": "`vars` is gone: use `workload` for what is given, `ctx` for what changes.",
+}
+
+
+def is_playbook(data: Any) -> bool:
+    if not isinstance(data, dict):
+        return False
+    given = cast("dict[str, Any]", data)
+    return str(given.get("apiVersion", "")).startswith("noetl.io/") or given.get("kind") == "Playbook"
+
+
+def read_playbook(
+    data: dict[str, Any], kinds: Kinds, findings: Findings, link: Callable[[str], str] | None
+) -> ExecutionPlan | None:
+    """The plan, or None if errors were found."""
+    top = Fields(data, (), PLAN, findings)
+    _refuse_gone(top, data)
+    top.refuse_unknown([*ROOT, *GONE], "A playbook")
+    version = top.text("apiVersion")
+    if version not in VERSIONS:
+        top.wrong("apiVersion" if version else None, f"`apiVersion` is one of {', '.join(VERSIONS)}.")
+    metadata = _metadata(top)
+    workload = top.mapping("workload") or {}
+    _check_workload(workload, findings)
+    reader = _Reader(top, kinds, findings, link)
+    steps = reader.steps()
+    playbook = reader.whole(steps)
+    if findings.errors or playbook is None:
+        return None
+    return make_part(
+        ExecutionPlan, metadata=metadata, params=workload, order=Order.ROUTED, steps=tuple(steps), playbook=playbook
+    )
+
+
+def _refuse_gone(fields: Fields, data: dict[str, Any]) -> None:
+    for name, sentence in GONE.items():
+        if name in data:
+            fields.wrong(name, sentence, on_key=True)
+
+
+def _metadata(top: Fields) -> PlanMetadata:
+    fields = top.part("metadata")
+    if fields is None:
+        if "metadata" not in top:
+            top.wrong(None, "A playbook has `metadata` with a name.")
+        return PlanMetadata(plan_id="playbook")
+    name = fields.text("name") or fields.text("path")
+    if not name:
+        fields.wrong(None, "`metadata` has no name.")
+    version = fields.raw("version")
+    return make_part(
+        PlanMetadata,
+        plan_id=name or "playbook",
+        plan_version="" if version is None else str(version),
+        description=fields.text("description"),
+    )
+
+
+def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
+    for name in workload:
+        if name in RESERVED_NAMES:
+            sentence = f"{name!r} means something else in expressions. Call this part of the workload otherwise."
+            findings.error(("workload", name), PLAN, sentence, on_key=True)
+    for place, sentence in find_secrets(workload, ()):
+        findings.error(("workload", *place), PLAN, sentence)
+
+
+class _Reader:
+    def __init__(self, top: Fields, kinds: Kinds, findings: Findings, link: Callable[[str], str] | None) -> None:
+        self._top = top
+        self._findings = findings
+        self._tasks = TaskReader(kinds, findings, link, self._workbook())
+        self._places: dict[str, Path] = {}
+
+    def _workbook(self) -> dict[str, tuple[dict[str, Any], Path]]:
+        """Named tasks: a list of `{name, tool}`, or a mapping."""
+        given = self._top.raw("workbook")
+        found: dict[str, tuple[dict[str, Any], Path]] = {}
+        if given is None:
+            return found
+        if isinstance(given, dict):
+            pairs = [(name, value, ("workbook", name)) for name, value in cast("dict[str, Any]", given).items()]
+        elif isinstance(given, list):
+            items = cast("list[Any]", given)
+            pairs = [
+                (cast("dict[str, Any]", item).get("name"), cast("Any", item), ("workbook", at))
+                for at, item in enumerate(items)
+                if isinstance(item, dict)
+            ]
+        else:
+            self._top.wrong("workbook", "`workbook` is a list of named tasks, or a mapping.")
+            return found
+        for name, value, path in pairs:
+            tool: Any = cast("dict[str, Any]", value).get("tool", value) if isinstance(value, dict) else None
+            if not isinstance(name, str) or not isinstance(tool, dict):
+                self._findings.error(path, PLAN, "A task of the workbook has a name and a tool.")
+                continue
+            if name in found:
+                self._findings.error(path, PLAN, f"The workbook has {name!r} twice.")
+            where = (*path, "tool") if "tool" in cast("dict[str, Any]", value) else path
+            found[name] = (cast("dict[str, Any]", tool), where)
+        return found
+
+    def steps(self) -> list[Step]:
+        given = self._top.raw("workflow")
+        if not isinstance(given, list) or not given:
+            self._top.wrong("workflow" if given else None, "A playbook has a `workflow`: a list of steps.")
+            return []
+        steps: list[Step] = []
+        for number, data in enumerate(cast("list[Any]", given)):
+            path: Path = ("workflow", number)
+            if not isinstance(data, dict):
+                self._findings.error(path, STEP, "A step is a mapping that begins with `step: name`.")
+                continue
+            step = self._step(cast("dict[str, Any]", data), path)
+            if step is None:
+                continue
+            if step.step_id in self._places:
+                self._findings.error((*path, "step"), PLAN, f"There is a step {step.step_id!r} already.")
+            self._places.setdefault(step.step_id, path)
+            steps.append(step)
+        return steps
+
+    def _step(self, data: dict[str, Any], path: Path) -> Step | None:
+        fields = Fields(data, path, STEP, self._findings)
+        name = fields.text("step")
+        if not name:
+            fields.wrong(None, "This step has no name: it begins with `step: name`.")
+            return None
+        check_name(fields, "step", name, "name")
+        if name in RESERVED_NAMES:
+            fields.wrong("step", f"{name!r} means something else in expressions. Call the step otherwise.")
+        _refuse_gone(fields, data)
+        fields.refuse_unknown([*STEP_FIELDS, *GONE], "A step")
+        if "tool" not in fields and "next" not in fields:
+            fields.wrong(None, "A step has a `tool`, a `next`, or both.")
+        settings = fields.part("spec")
+        join, failure, timeout, admit = self._spec(settings)
+        tasks = self._pipeline(fields, name)
+        mode, arcs = self._next(fields)
+        set_ctx = read_settings(fields, "set", self._findings)
+        for key in (*set_ctx.iter, *set_ctx.plain):
+            fields.wrong("set", f"A step sets `ctx.{key}`; {key!r} belongs to a task.")
+        route = make_part(
+            Route,
+            tasks=tasks,
+            loop=self._loop(fields),
+            admit=admit,
+            mode=mode,
+            arcs=arcs,
+            join=fields.choice("join", join),
+            failure=failure,
+            set_ctx=set_ctx.ctx,
+        )
+        return make_part(Step, step_id=name, kind=PIPELINE, timeout=timeout, route=route)
+
+    def _spec(self, fields: Fields | None) -> tuple[Join, FailureMode, float | None, tuple[AdmitRule, ...]]:
+        nothing = (Join.BARRIER, FailureMode.FAIL_FAST, None, ())
+        if fields is None:
+            return nothing
+        fields.refuse_unknown(("policy", "join"), "The spec of a step")
+        join = fields.choice("join", Join.BARRIER)
+        policy = fields.part("policy")
+        if policy is None:
+            return join, FailureMode.FAIL_FAST, None, ()
+        policy.refuse_unknown(("admit", "lifecycle", "failure"), "The policy of a step")
+        failure = policy.part("failure")
+        mode = FailureMode.FAIL_FAST if failure is None else failure.choice("mode", FailureMode.FAIL_FAST)
+        lifecycle = policy.part("lifecycle")
+        timeout = None
+        if lifecycle is not None and "timeout_s" in lifecycle:
+            timeout = lifecycle.duration("timeout_s", 1.0)
+            if timeout <= 0:
+                lifecycle.wrong("timeout_s", "`timeout_s` must be longer than 0.")
+        return join, mode, timeout, self._admit(policy)
+
+    def _admit(self, policy: Fields) -> tuple[AdmitRule, ...]:
+        admit = policy.part("admit")
+        rules: Any = None if admit is None else admit.raw("rules")
+        if admit is None:
+            return ()
+        if not isinstance(rules, list):
+            admit.wrong("rules" if rules is not None else None, "`admit` has rules: a list of `when` and `then`.")
+            return ()
+        found: list[AdmitRule] = []
+        for number, rule in enumerate(cast("list[Any]", rules)):
+            path = (*admit.path, "rules", number)
+            when, then = read_condition(rule, path, self._findings)
+            allow = None if then is None else then.get("allow")
+            if not isinstance(allow, bool):
+                self._findings.error(path, STEP, "A rule of `admit` says `then: {allow: true}` or false.")
+                continue
+            found.append(AdmitRule(allow, when))
+        return tuple(found)
+
+    def _pipeline(self, fields: Fields, step: str) -> tuple[Task, ...]:
+        tool = fields.raw("tool")
+        return () if tool is None else self._tasks.pipeline(tool, (*fields.path, "tool"), step)
+
+    def _loop(self, fields: Fields) -> PipelineLoop | None:
+        loop = fields.part("loop")
+        if loop is None:
+            return None
+        loop.refuse_unknown(("in", "iterator", "spec"), "A loop")
+        items, iterator = loop.raw("in"), loop.text("iterator")
+        if items is None:
+            loop.wrong(None, "A loop has `in`: a list, or an expression that gives one.")
+        elif isinstance(items, str):
+            if not has_expression(items):
+                loop.wrong("in", "`in` is a list, or an expression that gives one.")
+        elif not isinstance(items, list):
+            loop.wrong("in", "`in` is a list, or an expression that gives one.")
+        check_texts(items, (*loop.path, "in"), self._findings)
+        if not iterator:
+            loop.wrong(None, "A loop has an `iterator`: the name of each item, as in iter.name.")
+        elif not iterator.isidentifier() or iterator in ("index", "parent"):
+            loop.wrong("iterator", "The iterator is a plain name, and neither `index` nor `parent`.")
+        spec = loop.part("spec")
+        mode, most = "sequential", 1
+        if spec is not None:
+            spec.refuse_unknown(("mode", "max_in_flight"), "The spec of a loop")
+            mode = spec.text("mode") or "sequential"
+            if mode not in ("sequential", "parallel"):
+                spec.wrong("mode", "`mode` is sequential or parallel.")
+            most = self._in_flight(spec)
+        return make_part(
+            PipelineLoop, items=items, iterator=iterator or "item", parallel=mode == "parallel", max_in_flight=most
+        )
+
+    def _in_flight(self, spec: Fields) -> int | str:
+        given = spec.raw("max_in_flight")
+        if isinstance(given, str) and has_expression(given):
+            check_texts(given, (*spec.path, "max_in_flight"), self._findings)
+            return given
+        return spec.whole("max_in_flight", 16, 1, 10_000)
+
+    def _next(self, fields: Fields) -> tuple[Mode, tuple[Arc, ...]]:
+        given = fields.raw("next")
+        path: Path = (*fields.path, "next")
+        mode, arcs = Mode.EXCLUSIVE, given
+        if isinstance(given, str):
+            arcs = [{"step": given}]
+        elif isinstance(given, dict):
+            part = fields.part("next")
+            assert part is not None
+            part.refuse_unknown(("spec", "arcs"), "`next`")
+            spec = part.part("spec")
+            if spec is not None:
+                spec.refuse_unknown(("mode",), "The spec of `next`")
+                mode = spec.choice("mode", Mode.EXCLUSIVE)
+            arcs, path = part.raw("arcs"), (*path, "arcs")
+        if arcs is None:
+            return mode, ()
+        if not isinstance(arcs, list):
+            self._findings.error(path, STEP, "`next` has arcs: a list of `{step, when, args}`.")
+            return mode, ()
+        found = [self._arc(arc, (*path, at)) for at, arc in enumerate(cast("list[Any]", arcs))]
+        return mode, tuple(arc for arc in found if arc is not None)
+
+    def _arc(self, given: Any, path: Path) -> Arc | None:
+        if isinstance(given, str):
+            given = {"step": given}
+        if not isinstance(given, dict) or not isinstance(given.get("step"), str):  # pyright: ignore[reportUnknownMemberType]
+            self._findings.error(path, STEP, "An arc says where it leads: `step: name`.")
+            return None
+        fields = Fields(cast("dict[str, Any]", given), path, STEP, self._findings)
+        fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
+        when = fields.raw("when")
+        if when is not None and not isinstance(when, bool):
+            self._condition(when, (*path, "when"))
+        args: dict[str, Any] = {}
+        for name in ("args", "input", "set"):
+            given_args = fields.mapping(name)
+            if given_args is not None:
+                check_texts(given_args, (*path, name), self._findings)
+                args |= {key.removeprefix("args."): value for key, value in given_args.items()}
+        return make_part(
+            Arc, step=str(fields.raw("step")), when=when if isinstance(when, str | bool) else None, args=args
+        )
+
+    def _condition(self, when: Any, path: Path) -> None:
+        if not isinstance(when, str):
+            self._findings.error(path, STEP, "`when` is an expression, true or false.")
+            return
+        check_texts(condition_text(when), path, self._findings)
+        try:
+            check_single(condition_text(when))
+        except Exception as error:
+            self._findings.error(path, EXPRESSION, getattr(error, "detail", str(error)))
+
+    def whole(self, steps: list[Step]) -> Playbook | None:
+        """What holds for the playbook as a whole, once all of its steps are known."""
+        if not steps:
+            return None
+        self._check_targets(steps)
+        entry, final, strict = steps[0].step_id, None, False
+        executor = self._top.part("executor")
+        spec = None if executor is None else executor.part("spec")
+        if spec is not None:
+            spec.refuse_unknown(("entry_step", "final_step", "no_next_is_error"), "The spec of the executor")
+            entry = self._named(spec, "entry_step") or entry
+            final = self._named(spec, "final_step")
+            strict = spec.flag("no_next_is_error", False)
+        self._warn_unreached(steps, entry, final)
+        ctx = self._top.mapping("ctx") or {}
+        return make_part(Playbook, entry=entry, final_step=final, no_next_is_error=strict, ctx=ctx)
+
+    def _named(self, spec: Fields, name: str) -> str | None:
+        step = spec.text(name)
+        if step is not None and step not in self._places:
+            spec.wrong(name, f"There is no step {step!r}.{did_you_mean(step, self._places)}")
+        return step
+
+    def _check_targets(self, steps: list[Step]) -> None:
+        for step in steps:
+            assert step.route is not None
+            for number, arc in enumerate(step.route.arcs):
+                if arc.step not in self._places:
+                    path = (*self._places[step.step_id], "next", "arcs", number)
+                    advice = did_you_mean(arc.step, self._places)
+                    self._findings.error(path, PLAN, f"There is no step {arc.step!r} for this arc.{advice}")
+
+    def _warn_unreached(self, steps: list[Step], entry: str, final: str | None) -> None:
+        arcs = {step.step_id: [arc.step for arc in step.route.arcs] for step in steps if step.route is not None}
+        reached: set[str] = set()
+        frontier = [name for name in (entry, final) if name is not None]
+        while frontier:
+            name = frontier.pop()
+            if name not in reached:
+                reached.add(name)
+                frontier += arcs.get(name, [])
+        lost = [step.step_id for step in steps if step.step_id not in reached]
+        if lost:
+            self._findings.warning(self._places[lost[0]], f"No arc leads to {listed(lost)}: they will never run.")

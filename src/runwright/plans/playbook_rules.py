@@ -1,0 +1,152 @@
+"""Conditions, policies and settings of a playbook."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+import msgspec
+
+from runwright.contract.errors import RunwrightError
+from runwright.contract.playbook import Do, Rule, Spacing
+from runwright.core.expressions import check, check_single, condition_text, has_expression
+
+from .fields import Fields
+from .parts import make_part
+from .problems import EXPRESSION, STEP, Findings, Path, did_you_mean
+
+ACTION = ("do", "attempts", "backoff", "delay", "to", "set_ctx", "set_iter", "set")
+
+
+class Settings(msgspec.Struct):
+    """What is to be set, and where."""
+
+    ctx: dict[str, Any] = {}
+    iter: dict[str, Any] = {}
+    plain: dict[str, Any] = {}  # for the rest of the pipeline
+
+    def __bool__(self) -> bool:
+        return bool(self.ctx or self.iter or self.plain)
+
+
+def check_texts(value: Any, path: Path, findings: Findings) -> None:
+    """Refuse texts whose expressions cannot be read, wherever they stand in a value."""
+    if isinstance(value, str):
+        try:
+            check(value)
+        except RunwrightError as error:
+            findings.error(path, EXPRESSION, error.detail)
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            check_texts(item, (*path, key), findings)
+    elif isinstance(value, list):
+        for at, item in enumerate(cast("list[Any]", value)):
+            check_texts(item, (*path, at), findings)
+
+
+def read_settings(fields: Fields, name: str, findings: Findings) -> Settings:
+    """`set: {ctx.x: ..., iter.y: ..., step.z: ..., w: ...}`"""
+    found = Settings()
+    given = fields.mapping(name)
+    for key, value in (given or {}).items():
+        check_texts(value, (*fields.path, name, key), findings)
+        scope, dot, rest = key.partition(".")
+        if dot and scope == "ctx":
+            found.ctx[rest] = value
+        elif dot and scope == "iter":
+            found.iter[rest] = value
+        elif dot and scope == "step":
+            found.plain[rest] = value
+        elif dot:
+            fields.wrong(name, f"{key!r} cannot be set: it is ctx.name, iter.name, step.name or a plain name.")
+        else:
+            found.plain[key] = value
+    return found
+
+
+def read_condition(rule: Any, path: Path, findings: Findings) -> tuple[str | bool | None, dict[str, Any] | None]:
+    """`{when, then}` or `{else: {then}}`: the condition, None if there is none, and what follows."""
+    if not isinstance(rule, dict):
+        findings.error(path, STEP, "A rule is a mapping with `when` and `then`, or with `else`.")
+        return None, None
+    given = cast("dict[str, Any]", rule)
+    fields = Fields(given, path, STEP, findings)
+    fields.refuse_unknown(("when", "then", "else"), "A rule")
+    if "else" in given:
+        if "when" in given:
+            fields.wrong("else", "A rule has `when` or `else`, not both.", on_key=True)
+        part = fields.part("else")
+        then = None if part is None else part.mapping("then")
+        return None, then if then is not None or part is None else fields.mapping("else")
+    when = given.get("when")
+    if isinstance(when, str):
+        text = condition_text(when)
+        check_texts(text, (*path, "when"), findings)
+        try:
+            check_single(text)
+        except RunwrightError as error:
+            if not findings.errors or findings.errors[-1].path != (*path, "when"):
+                findings.error((*path, "when"), EXPRESSION, error.detail)
+    elif when is not None and not isinstance(when, bool):
+        fields.wrong("when", "`when` is an expression, true or false.")
+        when = None
+    return when, fields.mapping("then")
+
+
+def read_rules(policy: Any, path: Path, labels: Collection[str], findings: Findings) -> tuple[Rule, ...] | None:
+    if not isinstance(policy, dict) or not isinstance(policy.get("rules"), list):  # pyright: ignore[reportUnknownMemberType]
+        findings.error(path, STEP, "A policy is a mapping with `rules`, a list of `when` and `then`.")
+        return None
+    Fields(cast("dict[str, Any]", policy), path, STEP, findings).refuse_unknown(("rules",), "A policy")
+    rules: list[Rule] = []
+    for at, given in enumerate(cast("list[Any]", policy["rules"])):
+        where = (*path, "rules", at)
+        when, then = read_condition(given, where, findings)
+        if then is None or "do" not in then:
+            findings.error(where, STEP, "A rule says what to do: `then: {do: continue}`, retry, jump, break or fail.")
+            continue
+        rules.append(_rule(when, then, (*where, "then"), labels, findings))
+    if rules and all(rule.when is not None for rule in rules):
+        findings.warning(path, "When none of these rules matches, the pipeline continues. Say so with a last `else`.")
+    return tuple(rules)
+
+
+def _rule(
+    when: str | bool | None, then: dict[str, Any], path: Path, labels: Collection[str], findings: Findings
+) -> Rule:
+    fields = Fields(then, path, STEP, findings)
+    fields.refuse_unknown(ACTION, "What a rule does")
+    do = fields.choice("do", Do.CONTINUE)
+    to = fields.text("to")
+    if do is Do.JUMP and to not in labels:
+        sentence = f"There is no task {to!r} in this pipeline.{did_you_mean(to, labels)}" if to else "A jump has `to`."
+        fields.wrong("to" if to else None, sentence)
+    settings = read_settings(fields, "set", findings)
+    for name, target in (("set_ctx", settings.ctx), ("set_iter", settings.iter)):
+        given = fields.mapping(name) or {}
+        check_texts(given, (*path, name), findings)
+        target |= {key.removeprefix("ctx.").removeprefix("iter."): value for key, value in given.items()}
+    return make_part(
+        Rule,
+        when=when,
+        do=do,
+        attempts=_number(fields, "attempts", 3 if do is Do.RETRY else 1, 1, 10_000, findings),
+        backoff=fields.choice("backoff", Spacing.NONE),
+        delay=_number(fields, "delay", 0.0, 0, 7 * 24 * 3600.0, findings),
+        to=to if do is Do.JUMP else None,
+        set_ctx=settings.ctx,
+        set_iter={**settings.plain, **settings.iter},
+    )
+
+
+def _number(fields: Fields, name: str, default: Any, least: float, most: float, findings: Findings) -> Any:
+    value = fields.raw(name)
+    if value is None:
+        return default
+    if isinstance(value, str) and has_expression(value):
+        check_texts(value, (*fields.path, name), findings)
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        fields.wrong(name, f"`{name}` is a number from {least:g} to {most:g}, or an expression that gives one.")
+        return default
+    return value

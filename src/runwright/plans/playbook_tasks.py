@@ -1,0 +1,395 @@
+"""The tasks of a playbook: tools in their several spellings, as inputs of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.plan import Step
+from runwright.contract.playbook import Do, Keeping, Rule, Select, Storing, Task
+from runwright.core.expressions import any_expression
+from runwright.core.playscope import RESERVED_NAMES
+from runwright.core.refer import INLINE_LIMIT
+
+from .fields import Fields
+from .inputs import misfits
+from .kinds import Kinds
+from .known import SUB_PLAN
+from .parts import make_part
+from .playbook_rules import Settings, check_texts, read_rules, read_settings
+from .problems import STEP, Findings, Path, PlanInvalid, did_you_mean
+from .secrets import find_secrets
+from .steps import check_name
+
+KINDS = (
+    "http",
+    "python",
+    "postgres",
+    "duckdb",
+    "sqlite",
+    "shell",
+    "workbook",
+    "playbook",
+    "noop",
+    "artifact",
+)
+COMMON = (
+    "name",
+    "label",
+    "kind",
+    "desc",
+    "description",
+    "spec",
+    "set",
+    "args",
+    "input",
+    "auth",
+    "credential",
+    "timeout",
+    "assert",
+)
+DIALECT = "noetl."
+"""How the tools are called that only playbooks have."""
+
+FAILED = "{{ outcome.status == 'error' }}"
+
+
+class _Own(msgspec.Struct):
+    """What a kind of task makes of its fields."""
+
+    tool: str
+    inputs: dict[str, Any]
+
+
+class TaskReader:
+    def __init__(
+        self,
+        kinds: Kinds,
+        findings: Findings,
+        link: Callable[[str], str] | None,
+        workbook: dict[str, tuple[dict[str, Any], Path]],
+    ) -> None:
+        self._kinds = kinds
+        self._findings = findings
+        self._link = link
+        self._workbook = workbook
+        self._readers: dict[str, Callable[[Fields, dict[str, Any]], _Own | None]] = {
+            "http": self._http,
+            "python": self._python,
+            "postgres": self._sql,
+            "duckdb": self._sql,
+            "sqlite": self._sql,
+            "shell": self._shell,
+            "noop": self._noop,
+            "artifact": self._artifact,
+            "playbook": self._playbook,
+        }
+
+    def pipeline(self, tool: Any, path: Path, step: str) -> tuple[Task, ...]:
+        """One tool, or a list: each with `name`, or under its label."""
+        given: list[tuple[str | None, Any, Path]] = []
+        if isinstance(tool, dict):
+            given.append((None, cast("dict[str, Any]", tool), path))
+        elif isinstance(tool, list) and tool:
+            given += [self._labelled(item, (*path, at)) for at, item in enumerate(cast("list[Any]", tool))]
+        else:
+            self._findings.error(path, STEP, "`tool` is a mapping with a `kind`, or a list of such.")
+        labels = [self._label(label, data, step, len(given)) for label, data, _ in given]
+        tasks: list[Task] = []
+        for label, (_, data, where) in zip(labels, given, strict=True):
+            if labels.count(label) > 1:
+                self._findings.error(where, STEP, f"Two tasks of this pipeline are called {label!r}.")
+            task = self._task(label, data, where, labels)
+            if task is not None:
+                tasks.append(task)
+        return tuple(tasks)
+
+    def _labelled(self, item: Any, path: Path) -> tuple[str | None, Any, Path]:
+        """`{kind: ..., ...}`, or `label: {kind: ..., ...}`."""
+        if isinstance(item, dict):
+            given = cast("dict[str, Any]", item)
+            if "kind" not in given and len(given) == 1:
+                label, data = next(iter(given.items()))
+                return label, data, (*path, label)
+        return None, cast("Any", item), path
+
+    def _label(self, label: str | None, data: Any, step: str, count: int) -> str:
+        named = cast("dict[str, Any]", data).get("name") if isinstance(data, dict) else None
+        if isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == "workbook":
+            named = None  # there it is the task of the workbook that is named
+        own = cast("dict[str, Any]", data).get("label") if isinstance(data, dict) else None
+        found = label or own or named
+        return found if isinstance(found, str) and found else (step if count == 1 else "task")
+
+    def _task(self, label: str, data: Any, path: Path, labels: Collection[str]) -> Task | None:
+        if not isinstance(data, dict):
+            self._findings.error(path, STEP, "A task is a mapping with a `kind`.")
+            return None
+        fields = Fields(cast("dict[str, Any]", data), path, STEP, self._findings)
+        check_name(fields, "name" if "name" in fields else None, label, "label")
+        if label in RESERVED_NAMES:
+            fields.wrong(None, f"{label!r} means something else in expressions. Call the task otherwise.")
+        for name in ("retry", "sink", "case", "eval", "expr"):
+            if name in fields:
+                fields.wrong(name, f"`{name}` is gone: a task's policy says what its outcome means.", on_key=True)
+        kind = fields.text("kind")
+        if kind not in KINDS:
+            known = f"There is no kind {kind!r}.{did_you_mean(kind, KINDS)}" if kind else "A task has a `kind`:"
+            fields.wrong("kind" if kind else None, f"{known} It is one of {', '.join(KINDS)}.")
+            return None
+        return self._known(label, kind, fields, labels)
+
+    def _known(self, label: str, kind: str, fields: Fields, labels: Collection[str]) -> Task | None:
+        if kind == "workbook":
+            return self._of_workbook(label, fields, labels)
+        args = self._args(fields)
+        own = self._readers[kind](fields, args)
+        if own is None:
+            return None
+        check_texts(own.inputs, fields.path, self._findings)
+        for place, sentence in find_secrets(own.inputs, ()):
+            self._findings.error((*fields.path, *place), STEP, sentence)
+        spec = fields.part("spec")
+        rules, timeout, keeping = self._spec(spec, labels)
+        timeout = timeout or fields.timeout()
+        if "assert" in fields:
+            self._findings.warning((*fields.path, "assert"), "`assert` is not looked at.")
+        rules = _with_settings(rules, read_settings(fields, "set", self._findings))
+        self._check(own, fields, timeout)
+        return make_part(
+            Task, label=label, kind=own.tool, inputs=own.inputs, timeout=timeout, rules=rules, result=keeping
+        )
+
+    def _of_workbook(self, label: str, fields: Fields, labels: Collection[str]) -> Task | None:
+        """A task that is written elsewhere: what is said here comes on top."""
+        name = fields.text("task") or fields.text("name")
+        if not name or name not in self._workbook:
+            advice = "" if not name else did_you_mean(name, self._workbook)
+            fields.wrong("name" if name else None, f"The workbook has no task {name!r}.{advice}")
+            return None
+        there, path = self._workbook[name]
+        if there.get("kind") in ("workbook", None):
+            self._findings.error(path, STEP, "A task of the workbook has a kind of its own.")
+            return None
+        here = {key: fields.raw(key) for key in ("spec", "set") if key in fields}
+        own = Fields(there, path, STEP, self._findings)
+        merged: dict[str, Any] = {**there, **here, "args": {**self._args(own), **self._args(fields)}}
+        merged.pop("input", None)
+        merged.pop("name", None)
+        inner = Fields(merged, path, STEP, self._findings)
+        return self._known(label, str(there["kind"]), inner, labels) if there["kind"] in KINDS else None
+
+    def _args(self, fields: Fields) -> dict[str, Any]:
+        return {**(fields.mapping("args") or {}), **(fields.mapping("input") or {})}
+
+    def _spec(
+        self, spec: Fields | None, labels: Collection[str]
+    ) -> tuple[tuple[Rule, ...] | None, float | None, Keeping]:
+        if spec is None:
+            return None, None, Keeping()
+        spec.refuse_unknown(("timeout", "policy", "result"), "The spec of a task")
+        rules = None
+        if "policy" in spec:
+            rules = read_rules(spec.raw("policy"), (*spec.path, "policy"), labels, self._findings)
+        return rules, self._timeout(spec), self._keeping(spec.part("result"))
+
+    def _timeout(self, spec: Fields) -> float | None:
+        """Seconds, or a mapping with `connect`, `read` and the like: the longest of these counts."""
+        given = spec.raw("timeout")
+        if isinstance(given, dict):
+            times = [value for value in cast("dict[str, Any]", given).values() if isinstance(value, int | float)]
+            return float(sum(times)) or None
+        return spec.timeout()
+
+    def _keeping(self, result: Fields | None) -> Keeping:
+        if result is None:
+            return Keeping()
+        result.refuse_unknown(("inline_max_bytes", "preview_max_bytes", "store", "select"), "`result`")
+        store = result.part("store")
+        storing = Storing()
+        if store is not None:
+            store.refuse_unknown(("kind", "ttl", "scope", "compression"), "`store`")
+            storing = make_part(
+                Storing,
+                kind=store.text("kind"),
+                ttl=store.duration("ttl", 1.0) if "ttl" in store else None,
+                scope=store.text("scope") or "execution",
+                compression=store.text("compression") or "none",
+            )
+        select: list[Select] = []
+        for at, each in enumerate(cast("list[Any]", result.raw("select") or [])):
+            given = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+            path, name = given.get("path"), given.get("as")
+            if isinstance(path, str) and isinstance(name, str):
+                select.append(Select(path, name))
+            else:
+                self._findings.error((*result.path, "select", at), STEP, "`select` has `path` and `as`.")
+        return make_part(
+            Keeping,
+            inline_max_bytes=_bytes(result, "inline_max_bytes"),
+            preview_max_bytes=_bytes(result, "preview_max_bytes"),
+            store=storing,
+            select=tuple(select),
+        )
+
+    def _check(self, own: _Own, fields: Fields, timeout: float | None) -> None:
+        """Hold the inputs against what the tool takes."""
+        tool = self._kinds.get(own.tool)
+        if tool is None:
+            fields.wrong("kind", f"This installation has no tool for {fields.raw('kind')!r}.")
+            return
+        given = {name: value for name, value in own.inputs.items() if value is not None}
+        wrong = misfits(str(fields.raw("kind")), tool, given)
+        for place, sentence, _ in wrong:
+            fields.wrong(str(place[0]) if place and str(place[0]) in fields else None, sentence)
+        step = Step(step_id="task", kind=own.tool, inputs=given, timeout=timeout)
+        if not wrong and (trouble := tool.check(given, step)) is not None:
+            fields.wrong(None, trouble)
+
+    # One reader a kind
+
+    def _http(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        bodies, queries = ("json", "payload", "data", "body"), ("query", "params")
+        own = ("url", "endpoint", "method", "headers", *queries, *bodies)
+        fields.refuse_unknown((*COMMON, *own), "A task of kind http")
+        inputs: dict[str, Any] = {"url": fields.raw("url") or fields.raw("endpoint")}
+        inputs |= {name: fields.raw(name) for name in ("method", "headers") if name in fields}
+        query = {**(fields.mapping("query") or {}), **(fields.mapping("params") or {})}
+        if query:
+            inputs["query"] = query
+        body = next((fields.raw(name) for name in bodies if name in fields), None)
+        if body is None and args and str(inputs.get("method", "GET")).upper() not in ("GET", "HEAD"):
+            body = args
+        elif args and not query:
+            inputs["query"] = args
+        if isinstance(body, str) and not any_expression(body):
+            inputs["body"] = body
+        elif body is not None:
+            inputs["json"] = body
+        if (auth := self._auth(fields)) is not None:
+            inputs["bearer"] = auth
+        return _Own(f"{DIALECT}http", inputs)
+
+    def _python(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        fields.refuse_unknown((*COMMON, "code", "libs"), "A task of kind python")
+        if "libs" in fields:
+            sentence = "`libs` installs nothing here: what the code imports must be there already."
+            self._findings.warning((*fields.path, "libs"), sentence)
+        return _Own(f"{DIALECT}python", {"code": fields.raw("code"), "args": args})
+
+    def _sql(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        kind = str(fields.raw("kind"))
+        texts = ("query", "command", "sql", "statement", "queries", "commands")
+        places = ("connection", "dsn", "url", "database", "path")
+        fields.refuse_unknown((*COMMON, *texts, *places, "params", "max_rows"), f"A task of kind {kind}")
+        query = next((fields.raw(name) for name in texts if name in fields), None)
+        if isinstance(query, list):
+            query = ";\n".join(str(part).rstrip().rstrip(";") for part in cast("list[Any]", query))
+        if isinstance(query, str) and any_expression(query):
+            sentence = "Values become part of the SQL text. Bind them instead: write :name, and name under `args`."
+            self._findings.warning(fields.path, sentence)
+        connection = next((fields.raw(name) for name in places if name in fields), None) or self._auth(fields)
+        if isinstance(connection, str) and "://" not in connection and not any_expression(connection):
+            connection = f"{kind}:///{connection}"
+        bound = {**args, **(fields.mapping("params") or {})}
+        inputs: dict[str, Any] = {"engine": kind, "query": query, "args": bound}
+        if connection is not None:
+            inputs["connection"] = connection
+        if "max_rows" in fields:
+            inputs["maxRows"] = fields.raw("max_rows")
+        return _Own(f"{DIALECT}sql", inputs)
+
+    def _auth(self, fields: Fields) -> Any:
+        """Credentials are named, never written: the name of a secret."""
+        auth = fields.raw("auth") or fields.raw("credential")
+        if isinstance(auth, dict):
+            given = cast("dict[str, Any]", auth)
+            auth = given.get("credential") or given.get("secret") or given.get("key") or given.get("name")
+        if auth is None:
+            return None
+        if not isinstance(auth, str):
+            fields.wrong("auth" if "auth" in fields else "credential", "This names a credential: a text.")
+            return None
+        return {"secret": auth}
+
+    def _shell(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        texts = ("command", "cmd", "cmds", "commands", "script")
+        fields.refuse_unknown((*COMMON, *texts, "env", "cwd", "working_dir", "shell"), "A task of kind shell")
+        command = next((fields.raw(name) for name in texts if name in fields), None)
+        if isinstance(command, list):
+            command = "\n".join(map(str, cast("list[Any]", command)))
+            command = f"set -e\n{command}"
+        inputs: dict[str, Any] = {"command": command}
+        env = {**args, **(fields.mapping("env") or {})}
+        if env:
+            inputs["env"] = env
+        if "cwd" in fields or "working_dir" in fields:
+            inputs["cwd"] = fields.raw("cwd") or fields.raw("working_dir")
+        return _Own("shell", inputs)
+
+    def _noop(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        fields.refuse_unknown((*COMMON, "result"), "A task of kind noop")
+        result = fields.raw("result") if "result" in fields else (args or None)
+        return _Own("noop", {} if result is None else {"result": result})
+
+    def _artifact(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        fields.refuse_unknown(
+            (*COMMON, "action", "path", "source", "data", "type", "ref", "uri", "to"), "A task of kind artifact"
+        )
+        del args
+        action = fields.text("action") or "get"
+        if action not in ("get", "put"):
+            fields.wrong("action", "`action` is get or put.")
+        inputs: dict[str, Any] = {"action": action}
+        for name, ours in (("path", "path"), ("source", "path"), ("to", "path"), ("ref", "ref"), ("uri", "ref")):
+            if name in fields:
+                inputs[ours] = fields.raw(name)
+        inputs |= {name: fields.raw(name) for name in ("data", "type") if name in fields}
+        return _Own(f"{DIALECT}artifact", inputs)
+
+    def _playbook(self, fields: Fields, args: dict[str, Any]) -> _Own | None:
+        own = ("path", "ref", "payload", "workload", "return_step")
+        fields.refuse_unknown((*COMMON, *own), "A task of kind playbook")
+        if "return_step" in fields:
+            sentence = "`return_step` is not looked at: what the playbook's final or last step gives is the result."
+            self._findings.warning((*fields.path, "return_step"), sentence)
+        given = {**(fields.mapping("workload") or {}), **(fields.mapping("payload") or {}), **args}
+        ref, path = fields.text("ref"), fields.text("path")
+        if ref is None and path is not None and self._link is not None:
+            try:
+                ref = self._link(path)
+            except PlanInvalid as invalid:
+                more = len(invalid.problems) - 1
+                rest = f", and {more} more" if more else ""
+                fields.wrong("path", f"That playbook cannot be used: {invalid.problems[0]}{rest}")
+                return None
+            except RunwrightError as error:
+                self._findings.error((*fields.path, "path"), ErrorCode(error.code), error.detail)
+                return None
+        where = {"ref": ref} if ref is not None else {} if path is None else {"path": path}
+        return _Own(SUB_PLAN, {**where, "params": given})
+
+
+def _bytes(fields: Fields, name: str) -> int | None:
+    return fields.whole(name, INLINE_LIMIT, 0, INLINE_LIMIT) if name in fields else None
+
+
+def _with_settings(rules: tuple[Rule, ...] | None, settings: Settings) -> tuple[Rule, ...] | None:
+    """What a task sets whenever the pipeline goes on after it."""
+    if not settings:
+        return rules
+    ctx, own = settings.ctx, {**settings.plain, **settings.iter}
+    if rules is None:
+        return (Rule(when=FAILED, do=Do.FAIL), Rule(do=Do.CONTINUE, set_ctx=ctx, set_iter=own))
+    merged = tuple(
+        rule
+        if rule.do in (Do.RETRY, Do.FAIL)
+        else msgspec.structs.replace(rule, set_ctx={**ctx, **rule.set_ctx}, set_iter={**own, **rule.set_iter})
+        for rule in rules
+    )
+    if any(rule.when is None for rule in rules):
+        return merged
+    return (*merged, Rule(do=Do.CONTINUE, set_ctx=ctx, set_iter=own))

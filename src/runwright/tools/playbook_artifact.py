@@ -1,0 +1,52 @@
+"""The `artifact` of playbooks: keeps a file or a value, and gives it back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runwright.contract.plan import Step
+
+from .base import Lane, StepContext, StepError
+
+
+class PlaybookArtifactInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    action: str = "get"
+    path: str | None = None
+    data: Any = None
+    type: str = "file"
+    ref: dict[str, Any] | str | None = None
+
+
+class PlaybookArtifactTool:
+    kind = "noetl.artifact"
+    inputs = PlaybookArtifactInputs
+    main_input = None
+
+    def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
+        if inputs.get("action") == "put":
+            has = ("path" in inputs) + ("data" in inputs)
+            return None if has == 1 else "Say what to keep: `path`, a file, or `data`, a value."
+        return None if "ref" in inputs else "Say what to get: `ref`, as `put` gave it."
+
+    def lane(self, inputs: PlaybookArtifactInputs, step: Step) -> Lane:  # noqa: ARG002
+        return Lane.THREAD
+
+    def run(self, inputs: PlaybookArtifactInputs, context: StepContext) -> Any:
+        if inputs.action == "put":
+            source = Path(inputs.path) if inputs.path is not None else msgspec.json.encode(inputs.data)
+            return context.keep(source, inputs.type)
+        assert inputs.ref is not None
+        if inputs.path is not None:
+            return {"path": inputs.path, "size_bytes": context.fetch(inputs.ref, inputs.path)}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "artifact"
+            context.fetch(inputs.ref, file)
+            try:
+                return msgspec.json.decode(file.read_bytes())
+            except (msgspec.DecodeError, UnicodeError):
+                message = "This artifact is no JSON: give a `path` to write it to."
+                raise StepError("INVALID_INPUT", message, retryable=False) from None

@@ -1,0 +1,66 @@
+"""The `http` of playbooks: the answer's body is at `data`, and an answer of 400 or above is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runwright.contract.plan import Step
+
+from .base import Lane, StepContext, StepError
+from .http import PASSING, HttpInputs, HttpTool
+
+EVERY_STATUS = ["1xx", "2xx", "3xx", "4xx", "5xx"]
+
+
+class PlaybookHttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    url: str
+    method: str = "GET"
+    headers: dict[str, Any] = {}
+    query: dict[str, Any] = {}
+    json: Any = msgspec.UNSET
+    body: str | None = None
+    bearer: str | None = None
+
+
+class PlaybookHttpTool:
+    kind = "noetl.http"
+    inputs = PlaybookHttpInputs
+    main_input = None
+
+    def __init__(self, http: HttpTool) -> None:
+        self._http = http  # what may be called is the same, whoever asks
+
+    def check(self, inputs: dict[str, Any], step: Step) -> str | None:
+        plain = {name: value for name, value in inputs.items() if name != "bearer"}
+        return self._http.check(plain, step)
+
+    def lane(self, inputs: PlaybookHttpInputs, step: Step) -> Lane:  # noqa: ARG002
+        return Lane.TOOL_LOOP
+
+    async def run(self, inputs: PlaybookHttpInputs, context: StepContext) -> Any:
+        own = {} if inputs.bearer is None else {"Authorization": f"Bearer {inputs.bearer}"}
+        request = HttpInputs(
+            url=inputs.url,
+            method=inputs.method,
+            headers={**inputs.headers, **own},
+            query=inputs.query,
+            json=inputs.json,
+            body=inputs.body,
+            expect=list(EVERY_STATUS),
+        )
+        try:
+            answer = await self._http.run(request, context)
+        except StepError as error:
+            error.facts.setdefault("kind", "http")
+            raise
+        status, told = answer["status"], answer["headers"]
+        result = {"status": status, "headers": told, "data": answer.get("body")}
+        if status < 400:
+            return result
+        facts: dict[str, Any] = {"kind": "http", "http": {"status": status, "headers": told}, "result": result}
+        if (wait := told.get("retry-after", "")).isdecimal():
+            facts["retryAfter"] = float(wait)
+        message = f"{inputs.method.upper()} {inputs.url.partition('?')[0]} answered {status}."
+        raise StepError("HTTP_STATUS", message, retryable=status in PASSING, category="http", **facts)

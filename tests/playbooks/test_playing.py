@@ -1,0 +1,381 @@
+"""Playbooks at work: pipelines, policies, loops, arcs, and what their logs say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_kit import engine, only, statuses
+from flaky_server import flaky_server
+from playbook_kit import code, context_of, noop, otherwise, play, playbook, result, rules, to, when
+
+
+async def test_a_playbook_leaves_the_whole_story(store: str) -> None:
+    document = playbook(
+        {"step": "a", "tool": code("result = n + 1", n="{{ n }}"), "next": to("b")},
+        {"step": "b", "tool": noop("{{ a }}")},
+        workload={"n": 1},
+    )
+    async with engine(store) as operations:
+        snapshot, story = await play(operations, document, params={"n": 41})
+        assert await result(operations, snapshot) == 42
+    assert story == [
+        "RunQueued",
+        "AdmissionEvaluated",
+        "RunStarted",
+        "WorkflowStarted",
+        "PolicyAdmitEvaluated a",
+        "StepScheduled a",
+        "StepStarted a",
+        "TaskStarted a/a",
+        "TaskDone a/a",
+        "StepCompleted a",
+        "NextEvaluated a",
+        "PolicyAdmitEvaluated b",
+        "StepScheduled b",
+        "StepStarted b",
+        "TaskStarted b/b",
+        "TaskDone b/b",
+        "StepCompleted b",
+        "NextEvaluated b",
+        "WorkflowFinished",
+        "RunCompleted",
+        "RunProcessed",
+    ]
+
+
+async def test_errors_of_a_server_are_retried_and_then_fail(file_store: str) -> None:
+    with flaky_server() as server:
+        policy = rules(
+            when("outcome.http.status >= 500", "retry", attempts=3, backoff="exponential", delay=0.01),
+            otherwise("continue"),
+        )
+        tool = {"kind": "http", "url": f"{server.url}/broken", "spec": policy}
+        async with engine(file_store) as operations:
+            snapshot, story = await play(operations, playbook({"step": "a", "tool": tool}))
+            evaluated = [
+                record.payload
+                for record in await operations.log.read(snapshot.run_id)
+                if record.event_type == "PolicyTaskEvaluated"
+            ]
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "HTTP_STATUS")
+        assert server.seen["/broken"] == 3
+    assert only(story, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
+        "TaskAttemptStarted a/a",
+        "TaskAttemptFailed a/a",
+        "TaskAttemptStarted a/a #2",
+        "TaskAttemptFailed a/a #2",
+        "TaskAttemptStarted a/a #3",
+        "TaskAttemptFailed a/a #3",
+        "TaskFailed a/a #3 HTTP_STATUS",
+    ]
+    assert evaluated[0]["matched_rule_index"] == 0
+    assert evaluated[0]["action"] == {"do": "retry", "attempts": 3, "backoff": "exponential", "delay": 0.01}
+    assert evaluated[2]["action"]["do"] == "fail"
+
+
+async def test_answers_are_routed_by_jumps(file_store: str) -> None:
+    with flaky_server() as server:
+
+        def document(path: str) -> dict[str, Any]:
+            policy = rules(
+                when("outcome.http.status == 404", "jump", to="missing"),
+                when("outcome.status == 'error'", "fail"),
+                otherwise("jump", to="found", set_ctx={"rows": "{{ outcome.result.data.rows }}"}),
+            )
+            pipeline = [
+                {"fetch": {"kind": "http", "url": f"{server.url}{path}", "spec": policy}},
+                {"missing": {**code("result = 'none'"), "spec": rules(otherwise("break"))}},
+                {"found": code("result = 'some'")},
+            ]
+            return playbook({"step": "a", "tool": pipeline})
+
+        async with engine(file_store) as operations:
+            lost, story = await play(operations, document("/nowhere"))
+            assert (lost.status, await result(operations, lost)) == ("COMPLETED", "none")
+            assert only(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/missing"]
+            there, story = await play(operations, document("/orders"))
+            assert (await result(operations, there), await context_of(operations, there.run_id)) == (
+                "some",
+                {"rows": [1, 2, 3]},
+            )
+            assert only(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/found"]
+
+
+async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> None:
+    """Every page is refused once: with a budget of two attempts for a visit, not for the step, all of them come."""
+    with flaky_server() as server:
+        fetch = {
+            "kind": "http",
+            "url": f"{server.url}/pages",
+            "params": {"page": "{{ iter.page | default(1) }}"},
+            "spec": rules(
+                when("outcome.error.retryable", "retry", attempts=2, delay=0.01),
+                when("outcome.status == 'error'", "fail"),
+                otherwise("continue"),
+            ),
+        }
+        keep = {
+            **code("result = rows + more", rows="{{ iter.rows | default([]) }}", more="{{ fetch.data['items'] }}"),
+            "spec": rules(
+                when(
+                    "fetch.data.has_more",
+                    "jump",
+                    to="fetch",
+                    set_iter={"rows": "{{ outcome.result }}", "page": "{{ (iter.page | default(1)) + 1 }}"},
+                ),
+                otherwise("break", set_ctx={"rows": "{{ outcome.result }}"}),
+            ),
+        }
+        async with engine(store) as operations:
+            document = playbook({"step": "a", "tool": [{"fetch": fetch}, {"keep": keep}, {"never": noop()}]})
+            snapshot, story = await play(operations, document)
+            assert snapshot.status == "COMPLETED", story
+            assert await context_of(operations, snapshot.run_id) == {"rows": [1, 2, 3, 4, 5, 6]}
+        assert only(story, "TaskStarted") == [
+            "TaskStarted a/fetch",
+            "TaskStarted a/keep",
+            "TaskStarted a/fetch@2",
+            "TaskStarted a/keep@2",
+            "TaskStarted a/fetch@3",
+            "TaskStarted a/keep@3",
+        ]
+        assert len(only(story, "TaskAttemptFailed")) == 3
+
+
+async def test_a_parallel_loop_is_bounded_and_each_iteration_is_its_own(file_store: str, tmp_path: Path) -> None:
+    text = """
+import os, time
+open(os.path.join(folder, f'on-{x}'), 'w').close()
+time.sleep(0.05)
+count = len([name for name in os.listdir(folder) if name.startswith('on-')])
+os.remove(os.path.join(folder, f'on-{x}'))
+result = count
+"""
+    step = {
+        "step": "a",
+        "loop": {"in": "{{ range(12) }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ most }}"}},
+        "tool": [
+            {"see": {**code(text, x="{{ iter.x }}", folder=str(tmp_path)), "set": {"iter.mine": "{{ iter.x * 10 }}"}}},
+            {
+                "say": code(
+                    "result = [count, mine, index]", count="{{ see }}", mine="{{ iter.mine }}", index="{{ iter.index }}"
+                )
+            },
+        ],
+        "next": {"arcs": [{"step": "b", "args": {"all": "{{ a }}"}}]},
+    }
+    document = playbook(step, {"step": "b", "tool": noop("{{ args.all }}")}, workload={"most": 3})
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        found = await result(operations, snapshot)
+    assert [(mine, index) for _, mine, index in found] == [(10 * x, x) for x in range(12)]
+    assert max(count for count, _, _ in found) <= 3
+
+
+async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: Path) -> None:
+    inner = playbook(
+        {
+            "step": "inner",
+            "loop": {"in": "{{ ys }}", "iterator": "y"},
+            "tool": code("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}"),
+            "next": {"arcs": [{"step": "all", "args": {"them": "{{ inner }}"}}]},
+        },
+        {"step": "all", "tool": noop("{{ args.them }}")},
+    )
+    import json
+
+    (tmp_path / "inner.yaml").write_text(json.dumps(inner))
+    outer = playbook(
+        {
+            "step": "outer",
+            "loop": {"in": ["a", "b"], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}},
+            "tool": {"kind": "playbook", "path": "inner.yaml", "args": {"ys": [1, 2]}},
+            "next": {"arcs": [{"step": "end", "args": {"all": "{{ outer }}"}}]},
+        },
+        {"step": "end", "tool": noop("{{ args.all }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, outer)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == [["a1", "a2"], ["b1", "b2"]]
+
+
+@pytest.mark.parametrize(("mode", "visited"), [("exclusive", ["b"]), ("inclusive", ["b", "c"])])
+async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: list[str]) -> None:
+    arcs = [
+        {"step": "never", "when": "{{ n > 5 }}"},
+        {"step": "b", "when": "{{ n > 1 }}"},
+        {"step": "c", "when": "n > 2"},
+    ]
+    document = playbook(
+        {"step": "a", "tool": noop(), "next": {"spec": {"mode": mode}, "arcs": arcs}},
+        *({"step": name, "tool": noop()} for name in ("never", "b", "c")),
+        workload={"n": 3},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        chosen = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "a")
+    assert [name for name in statuses(snapshot) if name != "a"] == visited
+    assert chosen.payload["mode"] == mode
+    assert [arc["step"] for arc in chosen.payload["selected"]] == visited
+
+
+async def test_branches_meet_once_at_a_barrier_and_each_at_any(file_store: str) -> None:
+    def document(join: str) -> dict[str, Any]:
+        return playbook(
+            {"step": "a", "next": to("b", "c", mode="inclusive")},
+            {"step": "b", "tool": code("import time; time.sleep(0.1)"), "next": to("end")},
+            {"step": "c", "tool": noop(), "next": to("d")},
+            {"step": "d", "tool": noop(), "next": to("end")},
+            {"step": "end", "tool": noop(), "join": join},
+        )
+
+    async with engine(file_store) as operations:
+        once, story = await play(operations, document("barrier"))
+        assert only(story, "StepStarted")[-1] == "StepStarted end"
+        assert "end@2" not in statuses(once)
+        each, _ = await play(operations, document("any"))
+        assert {"end", "end@2"} <= set(statuses(each))
+
+
+async def test_a_circle_of_steps_is_gone_round_until_it_is_left(file_store: str) -> None:
+    document = playbook(
+        {"step": "start", "tool": noop(), "next": to("work")},
+        {
+            "step": "work",
+            "tool": {**noop(), "spec": rules(otherwise("continue", set_ctx={"n": "{{ (ctx.n | default(0)) + 1 }}"}))},
+            "next": {"arcs": [{"step": "work", "when": "{{ ctx.n < 4 }}"}, {"step": "end"}]},
+        },
+        {"step": "end", "tool": noop("{{ ctx.n }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert await result(operations, snapshot) == 4
+    assert only(story, "StepStarted") == [
+        f"StepStarted {name}" for name in ("start", "work", "work@2", "work@3", "work@4", "end")
+    ]
+
+
+async def test_a_step_that_is_not_admitted_waits_for_ctx(file_store: str) -> None:
+    admit = {
+        "policy": {
+            "admit": {
+                "rules": [
+                    {"when": "{{ ctx.ready | default(false) }}", "then": {"allow": True}},
+                    {"else": {"then": {"allow": False}}},
+                ]
+            }
+        }
+    }
+    ready = {
+        **code("import time; time.sleep(0.05)"),
+        "spec": rules(otherwise("continue", set_ctx={"ready": "{{ flag }}"})),
+    }
+    document = playbook(
+        {"step": "a", "next": to("late", "soon", mode="inclusive")},
+        {"step": "late", "spec": admit, "tool": noop()},
+        {"step": "soon", "tool": ready},
+        workload={"flag": True},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED"
+        assert only(story, "PolicyAdmitEvaluated") == [
+            "PolicyAdmitEvaluated a",
+            "PolicyAdmitEvaluated late",
+            "PolicyAdmitEvaluated soon",
+            "PolicyAdmitEvaluated late #2",
+        ]
+        stuck, _ = await play(operations, document, params={"flag": False})
+        assert (stuck.status, stuck.root_cause.code) == ("FAILED", "ADMISSION_DEADLOCK")
+
+
+async def test_the_final_step_runs_once_and_last(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "next": to("b", "end", mode="inclusive")},
+        {"step": "b", "tool": code("import time; time.sleep(0.05)"), "next": to("end")},
+        {"step": "end", "tool": noop("over")},
+        executor={"spec": {"final_step": "end"}},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert await result(operations, snapshot) == "over"
+    assert only(story, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
+
+
+async def test_a_failure_goes_where_an_arc_takes_it(file_store: str) -> None:
+    bad = {"step": "a", "tool": code("1 / 0")}
+    caught = {"arcs": [{"step": "never"}, {"step": "mend", "when": "{{ event.name == 'step.failed' }}"}]}
+    document = playbook({**bad, "next": caught}, {"step": "never", "tool": noop()}, {"step": "mend", "tool": noop()})
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert (snapshot.status, statuses(snapshot)) == ("COMPLETED", {"a": "FAILED", "mend": "SUCCESS"})
+        failed, story = await play(operations, playbook(bad))
+        assert (failed.status, failed.root_cause.step_id, failed.root_cause.code) == ("FAILED", "a", "STEP_RAISED")
+        passed, _ = await play(operations, playbook({**bad, "spec": {"policy": {"failure": {"mode": "best_effort"}}}}))
+        assert passed.status == "COMPLETED"
+    assert story[-3:] == ["WorkflowFinished", "RunFailed STEP_RAISED", "RunProcessed"]
+
+
+async def test_a_condition_that_raises_is_no_mismatch(file_store: str) -> None:
+    async with engine(file_store) as operations:
+        arc = playbook(
+            {"step": "a", "next": {"arcs": [{"step": "b", "when": "{{ nothing.there }}"}]}},
+            {"step": "b", "tool": noop()},
+        )
+        snapshot, _ = await play(operations, arc)
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
+        task = playbook(
+            {"step": "a", "tool": {**noop(), "spec": rules(when("nothing.there", "fail"), otherwise("continue"))}}
+        )
+        snapshot, story = await play(operations, task)
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
+        assert "TaskFailed a/a EXPRESSION_ERROR" in story
+
+
+async def test_two_iterations_may_not_write_the_same_key(file_store: str) -> None:
+    def document(mode: str) -> dict[str, Any]:
+        loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": mode, "max_in_flight": 3}}
+        tool = {**noop(), "spec": rules(otherwise("continue", set_ctx={"last": "{{ iter.x }}"}))}
+        return playbook(
+            {"step": "a", "loop": loop, "tool": tool, "spec": {"policy": {"failure": {"mode": "best_effort"}}}}
+        )
+
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document("parallel"))
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "CTX_CONFLICT")
+        fine, _ = await play(operations, document("sequential"))
+        assert (fine.status, await context_of(operations, fine.run_id)) == ("COMPLETED", {"last": 3})
+
+
+async def test_an_empty_loop_is_done_at_once(file_store: str) -> None:
+    step = {"step": "a", "loop": {"in": [], "iterator": "x"}, "tool": noop(), "next": to("b")}
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, playbook(step, {"step": "b", "tool": noop()}))
+        assert snapshot.status == "COMPLETED"
+    assert only(story, "LoopStarted", "LoopIterationStarted", "LoopDone") == ["LoopStarted a", "LoopDone a"]
+    assert story.index("LoopDone a") < story.index("NextEvaluated a") < story.index("StepCompleted a")
+
+
+async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runwright.core.routing.MOST_VISITS", 20)
+    monkeypatch.setattr("runwright.core.routing.MOST_JUMPS", 20)
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, playbook({"step": "a", "tool": noop(), "next": to("a")}))
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "VISIT_LIMIT")
+        tool = [{"again": {**noop(), "spec": rules(otherwise("jump", to="again"))}}]
+        snapshot, _ = await play(operations, playbook({"step": "a", "tool": tool}))
+        assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "JUMP_LIMIT")
+
+
+async def test_a_step_has_its_time(file_store: str) -> None:
+    spec = {"policy": {"lifecycle": {"timeout_s": 0.3}}}
+    slow = [{"wait": {"kind": "shell", "command": "sleep 30"}}]
+    again = {**code("1 / 0"), "spec": rules(otherwise("retry", attempts=100, delay=60))}
+    async with engine(file_store) as operations:
+        for tool in (slow, again):
+            snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
+            assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")

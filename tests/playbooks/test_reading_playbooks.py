@@ -1,0 +1,214 @@
+"""Playbooks as people write them: both spellings are read, and what is wrong is named with its line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from playbook_kit import noop, otherwise, playbook, rules, to, when
+from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
+from runwright.contract.playbook import Do, Join, Mode
+from runwright.plans.load import load_plan, plan_from_dict
+from runwright.plans.problems import PlanInvalid
+from runwright.tools.registry import all_tools
+
+
+def read(document: dict[str, Any]) -> ExecutionPlan:
+    return plan_from_dict(document, all_tools()).plan
+
+
+def told(document: dict[str, Any]) -> list[str]:
+    with pytest.raises(PlanInvalid) as caught:
+        read(document)
+    return [f"{problem.path}: {problem.sentence}" for problem in caught.value.problems]
+
+
+def test_both_spellings_are_one_playbook() -> None:
+    earlier = playbook(
+        {
+            "step": "a",
+            "tool": [
+                {
+                    "fetch": {
+                        "kind": "http",
+                        "endpoint": "https://example.org/x",
+                        "args": {"page": 1},
+                        "spec": rules(
+                            when("outcome.status == 'error'", "fail"),
+                            otherwise("continue", set_ctx={"n": 1}, set_iter={"m": 2}),
+                        ),
+                    }
+                }
+            ],
+            "next": {"arcs": [{"step": "b", "args": {"x": 1}}]},
+        },
+        {"step": "b", "tool": noop()},
+    )
+    later = playbook(
+        {
+            "step": "a",
+            "tool": [
+                {
+                    "name": "fetch",
+                    "kind": "http",
+                    "url": "https://example.org/x",
+                    "input": {"page": 1},
+                    "spec": rules(
+                        when("outcome.status == 'error'", "fail"), otherwise("continue", set={"ctx.n": 1, "iter.m": 2})
+                    ),
+                }
+            ],
+            "next": {"arcs": [{"step": "b", "set": {"x": 1}}]},
+        },
+        {"step": "b", "tool": noop()},
+    )
+    assert plan_body(read(earlier)) == plan_body(read(later))
+
+
+def test_a_playbook_is_a_plan_like_any_other() -> None:
+    plan = read(
+        playbook(
+            {"step": "a", "tool": noop(), "next": to("b", "c", mode="inclusive"), "join": "any"},
+            {"step": "b", "tool": noop(), "loop": {"in": "{{ xs }}", "iterator": "x"}},
+            {"step": "c", "tool": {"name": "one", **noop()}},
+            workload={"xs": [1]},
+            executor={"spec": {"entry_step": "a", "final_step": "c", "no_next_is_error": True}},
+        )
+    )
+    assert read_plan(plan_body(plan)) == plan
+    assert plan.params == {"xs": [1]}
+    first = plan.steps[0].route
+    assert first is not None
+    assert (first.mode, first.join, [arc.step for arc in first.arcs]) == (Mode.INCLUSIVE, Join.ANY, ["b", "c"])
+    assert plan.playbook is not None
+    assert (plan.playbook.entry, plan.playbook.final_step, plan.playbook.no_next_is_error) == ("a", "c", True)
+
+
+def test_what_a_task_sets_is_set_when_the_pipeline_goes_on() -> None:
+    plan = read(playbook({"step": "a", "tool": {**noop(), "set": {"ctx.x": "{{ output.data }}", "y": 1}}}))
+    assert plan.steps[0].route is not None
+    found = plan.steps[0].route.tasks[0].rules
+    assert found is not None
+    assert [(rule.do, rule.set_ctx, rule.set_iter) for rule in found] == [
+        (Do.FAIL, {}, {}),
+        (Do.CONTINUE, {"x": "{{ output.data }}"}, {"y": 1}),
+    ]
+
+
+def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
+    for workbook in (
+        [{"name": "add", "tool": {"kind": "python", "code": "result = x + y", "args": {"x": 1, "y": 1}}}],
+        {"add": {"tool": {"kind": "python", "code": "result = x + y", "args": {"x": 1, "y": 1}}}},
+    ):
+        tool = {"kind": "workbook", "name": "add", "args": {"y": 2}}
+        plan = read(playbook({"step": "a", "tool": tool}, workbook=workbook))
+        assert plan.steps[0].route is not None
+        task = plan.steps[0].route.tasks[0]
+        assert (task.label, task.kind, task.inputs["args"]) == ("a", "noetl.python", {"x": 1, "y": 2})
+
+
+STEP = {"step": "a", "tool": noop()}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (playbook(STEP, {"step": "a", "tool": noop()}), "There is a step 'a' already"),
+    (
+        playbook({"step": "abc", "tool": noop(), "next": to("abd")}),
+        "There is no step 'abd' for this arc. Did you mean 'abc'?",
+    ),
+    (playbook({**STEP, "loop": {"iterator": "x"}}), "A loop has `in`"),
+    (playbook({**STEP, "loop": {"in": [1]}}), "A loop has an `iterator`"),
+    (playbook({"step": "a", "tool": {"kind": "htpt"}}), "There is no kind 'htpt'. Did you mean 'http'?"),
+    (playbook({"step": "a", "tool": {"kind": "snowflake"}}), "There is no kind 'snowflake'"),
+    (playbook({**STEP, "when": "{{ x }}"}), "A step has no `when`"),
+    (playbook({**STEP, "case": []}), "`case` is gone"),
+    (playbook({**STEP, "retry": {}}), "`retry` is gone"),
+    (playbook({**STEP, "sink": {}}), "`sink` is gone"),
+    (playbook({**STEP, "expr": "x"}), "`expr` is gone"),
+    (playbook({**STEP, "eval": "x"}), "`eval` is gone"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"policy": [1]}}}), "A policy is a mapping with `rules`"),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": {"policy": {"rules": [{"when": "{{ x }}", "then": {}}]}}}}),
+        "A rule says what to do",
+    ),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("jump", to="b"))}}),
+        "There is no task 'b' in this pipeline",
+    ),
+    (playbook({"step": "a", "tool": [{"x": noop()}, {"x": noop()}]}), "Two tasks of this pipeline are called 'x'"),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("explode"))}}),
+        "`do` is one of continue, retry, jump, break, fail",
+    ),
+    (playbook({"step": "a", "tool": {**noop(), "retry": 3}}), "`retry` is gone"),
+    (playbook(STEP, vars={"x": 1}), "`vars` is gone"),
+    (playbook(STEP, surprise=1), "A playbook has no field 'surprise'"),
+    (playbook({"step": "a"}), "A step has a `tool`, a `next`, or both"),
+    (playbook({"step": "a/b", "tool": noop()}), "The name 'a/b' holds /"),
+    (playbook({"step": "ctx", "tool": noop()}), "'ctx' means something else in expressions"),
+    (playbook(STEP, workload={"args": 1}), "'args' means something else in expressions"),
+    (playbook({"step": "a", "tool": noop("{{ 1 + }}")}), "EXPRESSION_ERROR"),
+    (playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}), "The workbook has no task 'x'"),
+    (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "The code is no Python"),
+    (playbook({"step": "a", "tool": {"kind": "http"}}), "needs `url`"),
+    (playbook({"step": "a", "tool": {"kind": "postgres", "query": "select 1"}}), "Say which database"),
+    (playbook(STEP, executor={"spec": {"final_step": "z"}}), "There is no step 'z'"),
+]
+
+
+@pytest.mark.parametrize(("document", "sentence"), REFUSED, ids=[sentence[:40] for _, sentence in REFUSED])
+def test_what_is_wrong_is_named(document: dict[str, Any], sentence: str) -> None:
+    if sentence == "EXPRESSION_ERROR":
+        with pytest.raises(PlanInvalid) as caught:
+            read(document)
+        assert caught.value.code == "EXPRESSION_ERROR"
+    else:
+        assert sentence in "\n".join(told(document))
+
+
+def test_problems_have_lines() -> None:
+    text = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p}
+workflow:
+- step: one
+  tool:
+  - name: fetch
+    kind: noop
+    spec:
+      policy:
+        rules:
+        - when: "{{ true }}"
+          then: {do: jump, to: fetsh}
+  next:
+    arcs:
+    - step: too
+"""
+    with pytest.raises(PlanInvalid) as caught:
+        load_plan(text, name="p.yaml", kinds=all_tools())
+    assert [(problem.line, problem.sentence.split(".")[0]) for problem in caught.value.problems] == [
+        (13, "There is no task 'fetsh' in this pipeline"),
+        (16, "There is no step 'too' for this arc"),
+    ]
+
+
+def test_what_may_be_meant_otherwise_is_a_warning() -> None:
+    policy = rules(when("outcome.status == 'error'", "fail"))
+    loaded = plan_from_dict(
+        playbook(
+            {"step": "a", "tool": {**noop(), "spec": policy}},
+            {"step": "lost", "tool": {"kind": "sqlite", "path": "x.db", "query": "select {{ 1 }}"}},
+        ),
+        all_tools(),
+    )
+    sentences = "\n".join(problem.sentence for problem in loaded.warnings)
+    assert "When none of these rules matches" in sentences
+    assert "No arc leads to 'lost'" in sentences
+    assert "Values become part of the SQL text" in sentences
+
+
+def test_a_plan_file_cannot_use_what_only_playbooks_have() -> None:
+    with pytest.raises(PlanInvalid):
+        read({"plan": "p", "steps": [{"id": "a", "noetl.python": {"code": "1"}}]})
+    with pytest.raises(PlanInvalid) as caught:
+        read({"plan": "p", "order": "routed", "steps": [{"id": "a", "noop": {}}]})
+    assert "`order` is sequential or graph" in caught.value.problems[0].sentence
