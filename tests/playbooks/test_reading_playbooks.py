@@ -9,8 +9,10 @@ import pytest
 from playbook_kit import noop, otherwise, playbook, rules, to, when
 from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
 from runwright.contract.playbook import Do, Join, Mode
+from runwright.plans.graph import graph_svg, graph_text
 from runwright.plans.load import load_plan, plan_from_dict
 from runwright.plans.problems import PlanInvalid
+from runwright.plans.write import plan_yaml
 from runwright.tools.registry import all_tools
 
 
@@ -212,3 +214,88 @@ def test_a_plan_file_cannot_use_what_only_playbooks_have() -> None:
     with pytest.raises(PlanInvalid) as caught:
         read({"plan": "p", "order": "routed", "steps": [{"id": "a", "noop": {}}]})
     assert "`order` is sequential or graph" in caught.value.problems[0].sentence
+
+
+FULL = playbook(
+    {
+        "step": "a",
+        "spec": {
+            "join": "any",
+            "policy": {
+                "admit": {
+                    "rules": [{"when": "{{ n > 1 }}", "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]
+                },
+                "lifecycle": {"timeout_s": 5},
+                "failure": {"mode": "best_effort"},
+            },
+        },
+        "loop": {"in": "{{ xs }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ n }}"}},
+        "tool": [
+            {
+                "get": {
+                    "kind": "http",
+                    "url": "https://example.org",
+                    "method": "POST",
+                    "params": {"q": 1},
+                    "json": {"x": 1},
+                    "auth": "token",
+                }
+            },
+            {"sql": {"kind": "postgres", "auth": "db", "query": "select :x", "args": {"x": 1}, "max_rows": 5}},
+            {"file": {"kind": "sqlite", "path": "x.db", "query": "select 1"}},
+            {"sh": {"kind": "shell", "command": "true", "env": {"A": "1"}, "cwd": "/tmp"}},
+            {"keep": {"kind": "artifact", "action": "put", "data": {"x": 1}, "type": "note"}},
+            {
+                "py": {
+                    "kind": "python",
+                    "code": "result = 1",
+                    "set": {"ctx.seen": "{{ output.data }}", "y": 2},
+                    "spec": {
+                        "timeout": 3,
+                        **rules(
+                            when("outcome.error.retryable", "retry", attempts=4, backoff="linear", delay=1.5),
+                            when("iter.x > 2", "jump", to="get", set_iter={"m": 1}),
+                            otherwise("break", set_ctx={"k": 1}),
+                        ),
+                        "result": {
+                            "inline_max_bytes": 10,
+                            "store": {"kind": "s3", "ttl": 60},
+                            "select": [{"path": "a.b", "as": "b"}],
+                        },
+                    },
+                }
+            },
+        ],
+        "set": {"ctx.done": True},
+        "next": {
+            "spec": {"mode": "inclusive"},
+            "arcs": [{"step": "b", "when": "{{ n > 1 }}", "args": {"z": 1}}, {"step": "a", "when": False}],
+        },
+    },
+    {"step": "b", "tool": noop({"x": 1})},
+    workload={"n": 2, "xs": [1, 2]},
+    ctx={"seen": None},
+    executor={"spec": {"entry_step": "b", "final_step": "a", "no_next_is_error": True}},
+)
+
+
+def test_what_is_shown_is_read_back_as_the_same_playbook() -> None:
+    plan = read(FULL)
+    again = load_plan(plan_yaml(plan), kinds=all_tools()).plan
+    assert again == plan
+    assert plan_body(again) == plan_body(plan)
+
+
+def test_a_playbook_is_drawn_along_its_arcs() -> None:
+    plan = read(
+        playbook(
+            {"step": "a", "tool": noop(), "next": to("b", "c", mode="inclusive")},
+            {"step": "b", "tool": [{"x": noop()}, {"y": {"kind": "shell", "command": "true"}}], "next": to("d")},
+            {"step": "c", "tool": noop(), "loop": {"in": [1], "iterator": "x"}, "next": to("a", "d")},
+            {"step": "d", "tool": noop()},
+        )
+    )
+    assert graph_text(plan) == (
+        "●   a  noop\n├─╮\n│ ● b  noop > shell\n● │ c  noop, for each, back to a\n├─╯\n●   d  noop\n"
+    )
+    assert "back to a" in graph_svg(plan)

@@ -45,7 +45,7 @@ class Playnet:
         final = self.playbook.final_step
         self.results = frozenset(self.stations) if final is None else frozenset({final})
         """The steps that may give the run its result."""
-        forward = _forward_arcs(self.playbook.entry, self.stations)
+        forward = forward_arcs(self.playbook.entry, targets_of(plan))
         for name, station in self.stations.items():
             sources = [source for source, target in forward if target == name]
             if len(sources) > 1 and station.route.join is Join.BARRIER:
@@ -84,29 +84,34 @@ def _condition(when: str | bool | None) -> str | None:
     return condition_text(when) if isinstance(when, str) else None
 
 
-def _forward_arcs(entry: str, stations: dict[str, Station]) -> list[tuple[str, str]]:
+def targets_of(plan: ExecutionPlan) -> dict[str, list[str]]:
+    """Where the arcs of each step lead."""
+    return {step.step_id: [arc.step for arc in step.route.arcs] for step in plan.steps if step.route is not None}
+
+
+def forward_arcs(entry: str, targets: dict[str, list[str]]) -> list[tuple[str, str]]:
     """The arcs that do not lead back: what is left of the graph, seen from the entry, has no circles."""
     forward: list[tuple[str, str]] = []
     on_way: set[str] = set()
     seen: set[str] = set()
-    for root in (entry, *stations):
+    for root in (entry, *targets):
         if root in seen:
             continue
         seen.add(root)
         on_way.add(root)
-        stack = [(root, iter(stations[root].route.arcs))]
+        stack = [(root, iter(targets[root]))]
         while stack:
-            name, arcs = stack[-1]
-            arc = next(arcs, None)
-            if arc is None:
+            name, rest = stack[-1]
+            target = next(rest, None)
+            if target is None:
                 on_way.discard(name)
                 stack.pop()
-            elif arc.step not in on_way:
-                forward.append((name, arc.step))
-                if arc.step not in seen:
-                    seen.add(arc.step)
-                    on_way.add(arc.step)
-                    stack.append((arc.step, iter(stations[arc.step].route.arcs)))
+            elif target not in on_way:
+                forward.append((name, target))
+                if target not in seen:
+                    seen.add(target)
+                    on_way.add(target)
+                    stack.append((target, iter(targets[target])))
     return forward
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from runwright.contract.plan import ExecutionPlan, Step
 
-from .layers import arrows_of, sequence_of
+from .layers import arrows_of, notes_of, sequence_of
 from .svg import graph_svg
 
 MOST_STEPS = 200
@@ -51,18 +51,13 @@ def _drawn(plan: ExecutionPlan, follows: Sequence[Sequence[int]]) -> list[str] |
     width = max(len(step.step_id) for step in plan.steps)
     lines: list[str] = []
     for row, number in rows:
-        label = "" if number is None else _label(plan.steps[number], width)
+        label = "" if number is None else _label(plan, plan.steps[number], width)
         lines.append(f"{row.ljust(margin)}{label}".rstrip())
     return lines
 
 
-def _label(step: Step, width: int) -> str:
-    notes = [step.kind]
-    if step.foreach is not None:
-        notes.append("for each")
-    if step.when is not None:
-        notes.append("when")
-    return f"{step.step_id.ljust(width)}  {', '.join(notes)}"
+def _label(plan: ExecutionPlan, step: Step, width: int) -> str:
+    return f"{step.step_id.ljust(width)}  {', '.join(notes_of(plan, step))}"
 
 
 class _Lanes:

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import msgspec
 
-from runwright.contract.plan import ExecutionPlan, Order
+from runwright.contract.plan import ExecutionPlan, Order, Step
+from runwright.core.playnet import forward_arcs, targets_of
 
 from .dependencies import Graph
 
@@ -43,7 +44,31 @@ def arrows_of(plan: ExecutionPlan) -> list[list[int]]:
     """For each step the numbers of the steps it follows."""
     if plan.order is Order.SEQUENTIAL:
         return [[number - 1] if number else [] for number in range(len(plan.steps))]
-    return Graph(plan.steps).needs
+    if plan.playbook is None:
+        return Graph(plan.steps).needs
+    numbers = {step.step_id: number for number, step in enumerate(plan.steps)}
+    follows: list[list[int]] = [[] for _ in plan.steps]
+    for source, target in forward_arcs(plan.playbook.entry, targets_of(plan)):
+        if numbers[source] not in follows[numbers[target]]:
+            follows[numbers[target]].append(numbers[source])
+    return follows
+
+
+def notes_of(plan: ExecutionPlan, step: Step) -> list[str]:
+    """What a drawing says of a step besides its name."""
+    if step.route is None:
+        return [
+            step.kind,
+            *(["for each"] if step.foreach is not None else []),
+            *(["when"] if step.when is not None else []),
+        ]
+    notes = [" > ".join(task.kind.removeprefix("noetl.") for task in step.route.tasks)] if step.route.tasks else []
+    if step.route.loop is not None:
+        notes.append("for each")
+    assert plan.playbook is not None
+    ahead = set(forward_arcs(plan.playbook.entry, targets_of(plan)))
+    back = [arc.step for arc in step.route.arcs if (step.step_id, arc.step) not in ahead]
+    return notes + [f"back to {name}" for name in dict.fromkeys(back)]
 
 
 def sequence_of(follows: Sequence[Sequence[int]]) -> list[int]:

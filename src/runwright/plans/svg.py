@@ -7,7 +7,7 @@ from html import escape
 
 from runwright.contract.plan import ExecutionPlan, Step
 
-from .layers import Drawing, arrows_of, lay_out
+from .layers import Drawing, arrows_of, lay_out, notes_of
 
 _HEIGHT = 46.0  # of a box
 _BETWEEN = 42.0  # layers
@@ -44,7 +44,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]
 
 
 def graph_svg(plan: ExecutionPlan) -> str:
-    widths = [_box_width(step) for step in plan.steps]
+    widths = [_box_width(plan, step) for step in plan.steps]
     drawing = lay_out(arrows_of(plan), widths, _GAP)
     left = min(spot.x - spot.width / 2 for spot in drawing.spots) - _MARGIN
     width = max(spot.x + spot.width / 2 for spot in drawing.spots) + _MARGIN - left
@@ -61,7 +61,7 @@ def graph_svg(plan: ExecutionPlan) -> str:
             f'<path class="arrow" marker-end="url(#rw-graph-head)" d="{_way(drawing, arrow)}"/>'
             for arrow in drawing.arrows
         ),
-        *(_box(step, drawing, number, colours[step.kind]) for number, step in enumerate(plan.steps)),
+        *(_box(plan, number, drawing, colours[step.kind]) for number, step in enumerate(plan.steps)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -72,21 +72,16 @@ def _description(plan: ExecutionPlan) -> str:
     return f"The {count} {'step' if count == 1 else 'steps'} of the plan {plan.plan_id}, each below those it follows."
 
 
-def _notes(step: Step) -> str:
-    notes = [step.kind]
-    if step.foreach is not None:
-        notes.append("for each")
-    if step.when is not None:
-        notes.append("when")
-    return " · ".join(notes)
+def _notes(plan: ExecutionPlan, step: Step) -> str:
+    return " · ".join(notes_of(plan, step))
 
 
 def _shown(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _box_width(step: Step) -> float:
-    return max(96.0, 7.9 * len(_shown(step.step_id)) + 34, 6.0 * len(_shown(_notes(step))) + 34)
+def _box_width(plan: ExecutionPlan, step: Step) -> float:
+    return max(96.0, 7.9 * len(_shown(step.step_id)) + 34, 6.0 * len(_shown(_notes(plan, step))) + 34)
 
 
 def _top(layer: int) -> float:
@@ -110,15 +105,15 @@ def _way(drawing: Drawing, arrow: list[int]) -> str:
     return path
 
 
-def _box(step: Step, drawing: Drawing, number: int, colour: str) -> str:
-    spot = drawing.spots[number]
+def _box(plan: ExecutionPlan, number: int, drawing: Drawing, colour: str) -> str:
+    step, spot = plan.steps[number], drawing.spots[number]
     left, top = spot.x - spot.width / 2, _top(spot.layer)
     return (
-        f"<g><title>{_text(f'{step.step_id}: {_notes(step)}')}</title>"
+        f"<g><title>{_text(f'{step.step_id}: {_notes(plan, step)}')}</title>"
         f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{spot.width:.1f}" height="{_HEIGHT}" rx="8"/>'
         f'<rect x="{left + 8:.1f}" y="{top + 11:.1f}" width="4" height="{_HEIGHT - 22}" rx="2" fill="{colour}"/>'
         f'<text class="id" x="{left + 22:.1f}" y="{top + 20:.1f}">{_text(_shown(step.step_id))}</text>'
-        f'<text class="kind" x="{left + 22:.1f}" y="{top + 35:.1f}">{_text(_shown(_notes(step)))}</text></g>'
+        f'<text class="kind" x="{left + 22:.1f}" y="{top + 35:.1f}">{_text(_shown(_notes(plan, step)))}</text></g>'
     )
 
 

@@ -11,6 +11,7 @@ from runwright.contract.plan import ExecutionPlan, Foreach, OnFailure, Order, Re
 
 from .durations import duration_text
 from .kinds import Kinds
+from .playbook_write import playbook_document
 from .steps import FIELDS
 from .yaml_core import CORE, FLOAT, INT, WORDS
 
@@ -20,10 +21,16 @@ _Base: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 def plan_yaml(plan: ExecutionPlan, kinds: Kinds | None = None) -> str:
     """The plan in its short form, defaults left out. With the kinds at hand, an input that can stand alone does."""
+    if plan.playbook is not None:
+        return _dumped(playbook_document(plan))
     document = _header(plan)
     document["steps"] = [_step(step, kinds or {}) for step in plan.steps]
     if plan.result is not None:
         document["result"] = plan.result
+    return _dumped(document)
+
+
+def _dumped(document: dict[str, Any]) -> str:
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
     return text
 
