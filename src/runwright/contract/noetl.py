@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from .catalog import CATALOG, Role
 from .events import RunEventRecord
@@ -27,6 +29,30 @@ _STATUS = {
 _OUTCOME = frozenset({"outcome", "result_ref"})
 _AS_THEY_ARE = frozenset({"policy", "next", "result"})
 """Entities whose payloads the model spells out."""
+
+
+class NoetlEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event as `noetl_event` renders it: what its JSON Schema is made from."""
+
+    event_id: str
+    event_type: str
+    event_alias: str
+    timestamp: str
+    execution_id: str
+    source: Literal["server", "worker"]
+    entity_type: str
+    entity_id: str
+    parent_id: str | None
+    seq: int
+    workflow_run_id: str
+    step_run_id: str | None = None
+    task_run_id: str | None = None
+    iteration: int | None = None
+    iteration_id: str | None = None
+    attempt: int | None = None
+    status: Literal["in_progress", "success", "error", "skipped", "paused"]
+    duration_ms: int | None = None
+    payload: dict[str, Any] = {}
 
 
 def dotted_name(event_type: str) -> str:

@@ -10,6 +10,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from runwright._version import __version__
+from runwright.contract.noetl import NoetlEvent
 
 from .examples import ANSWERS, BODIES
 from .gate import FRAMEWORK, OPEN_TO_ALL
@@ -51,6 +52,8 @@ def describe(app: Litestar) -> bytes:
 def _finish(path: str, operation: dict[str, Any]) -> None:
     if operation["operationId"] == "getPlan":
         operation["responses"]["200"]["content"]["application/yaml"] = {"schema": {}}
+    if operation["operationId"] == "listEvents":
+        _in_either_words(operation["responses"]["200"]["content"]["application/json"])
     if path in OPEN_TO_ALL:
         operation["security"] = []
     name = operation["operationId"]
@@ -63,6 +66,22 @@ def _finish(path: str, operation: dict[str, Any]) -> None:
                 content["example"] = ANSWERS[name][status]
         if status == "304":
             response.pop("content", None)
+
+
+def _in_either_words(content: dict[str, Any]) -> None:
+    """A page of events is in our words, or with `format=noetl` in those of that model."""
+    (event,), definitions = msgspec.json.schema_components([NoetlEvent])
+    each: dict[str, Any] = definitions.get("NoetlEvent", event)
+    page: dict[str, Any] = {
+        "type": "object",
+        "required": ["events", "lastEventSeq", "nextAfterSeq"],
+        "properties": {
+            "events": {"type": "array", "items": each},
+            "lastEventSeq": {"type": "integer"},
+            "nextAfterSeq": {"type": ["integer", "null"]},
+        },
+    }
+    content["schema"] = {"anyOf": [content["schema"], page]}
 
 
 def _raw_path() -> dict[str, Any]:

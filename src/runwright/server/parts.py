@@ -15,6 +15,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunEventRecord
+from runwright.contract.noetl import noetl_event
 from runwright.contract.paths import parse_path
 from runwright.contract.plan import content_hash, plan_body
 from runwright.contract.snapshot import StepSnapshot
@@ -58,7 +60,7 @@ async def list_events(
     step_id: Annotated[str | None, QueryParameter(name="stepId", max_length=512)] = None,
     attempt: Annotated[int, QueryParameter(ge=1, le=2**31)] = 1,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1000,
-    format: FromQuery[Literal["runevents"]] = "runevents",  # noqa: A002, ARG001 - others come with playbooks and sinks
+    format: FromQuery[Literal["runevents", "noetl"]] = "runevents",  # noqa: A002
     asked: Asked = None,
 ) -> Response[EventPage]:
     run_id = real(runId)
@@ -66,19 +68,24 @@ async def list_events(
     log = call.service.log
     if event_type is not None:
         found = await log.find_event(run_id, event_type, step_id, attempt)
-        only = [] if found is None else [found]
+        only = [] if found is None else [_in_words(found, format)]
         return answer({"events": only, "lastEventSeq": row.last_seq, "nextAfterSeq": None})
     full = after_seq + limit <= row.last_seq  # such a page never changes, unless a payload is erased
     headers, known = tagged(
-        asked, f"{run_id}|{after_seq}|{limit}|{row.last_seq * (not full)}|{row.edition}", immutable=False
+        asked, f"{run_id}|{after_seq}|{limit}|{row.last_seq * (not full)}|{row.edition}|{format}", immutable=False
     )
     if known is not None:
         return known
     records = await log.read(run_id, after_seq, limit)
     last = records[-1].run_seq if records else 0
     head = max(row.last_seq, last)
-    document = {"events": records, "lastEventSeq": head, "nextAfterSeq": last if records and last < head else None}
+    events = [_in_words(record, format) for record in records]
+    document = {"events": events, "lastEventSeq": head, "nextAfterSeq": last if records and last < head else None}
     return answer(document, headers=headers)
+
+
+def _in_words(record: RunEventRecord, words: str) -> Any:
+    return noetl_event(record) if words == "noetl" else record
 
 
 @get(
