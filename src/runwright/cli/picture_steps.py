@@ -10,6 +10,7 @@ from rich.text import Text
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import StepStatus
 from runwright.core.state import StepCell
+from runwright.plans.layers import kind_of
 
 from .picture import Glyphs, bar, fit, ticking
 from .render import plain
@@ -30,7 +31,7 @@ class StepLines:
         self._width = width
         names = max((cell_len(plain(step_id)) for step_id in shown), default=4)
         self._name_width = min(max(names + indent, 12), max(12, width * 2 // 5))
-        kinds = [step.kind for step_id in shown if (step := story.step(step_id)) is not None]
+        kinds = [kind_of(step) for step_id in shown if (step := story.step(step_id)) is not None]
         self._kind_width = 0 if width < NARROW else min(max(map(len, kinds), default=0), 12)
 
     def line(self, step_id: str, before: str, now: int, tail: str | None) -> Text:
@@ -43,7 +44,7 @@ class StepLines:
         _pad(line, self._name_width + 2)
         if self._kind_width:
             step = story.step(step_id)
-            kind = "" if step is None else step.kind
+            kind = "" if step is None else kind_of(step)
             line.append("  ").append_text(fit(Text(plain(kind), "dim"), self._kind_width))
             _pad(line, self._name_width + 4 + self._kind_width)
         line.append(self._time(cell, now).rjust(TIME_WIDTH), "" if step_id in story.running else "dim")

@@ -54,6 +54,13 @@ def arrows_of(plan: ExecutionPlan) -> list[list[int]]:
     return follows
 
 
+def kind_of(step: Step) -> str:
+    """What a step does: its kind, or those of its tasks."""
+    if step.route is None:
+        return step.kind
+    return " > ".join(task.kind.removeprefix("noetl.") for task in step.route.tasks)
+
+
 def notes_of(plan: ExecutionPlan, step: Step) -> list[str]:
     """What a drawing says of a step besides its name."""
     if step.route is None:
@@ -62,7 +69,7 @@ def notes_of(plan: ExecutionPlan, step: Step) -> list[str]:
             *(["for each"] if step.foreach is not None else []),
             *(["when"] if step.when is not None else []),
         ]
-    notes = [" > ".join(task.kind.removeprefix("noetl.") for task in step.route.tasks)] if step.route.tasks else []
+    notes = [kind_of(step)] if step.route.tasks else []
     if step.route.loop is not None:
         notes.append("for each")
     assert plan.playbook is not None

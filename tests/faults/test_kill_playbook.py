@@ -1,0 +1,83 @@
+"""SIGKILL in the middle of a pipeline: it goes on at the task that was running, with all that was known before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from engine_kit import engine
+from playbook_kit import code, playbook
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
+
+PROCESS = Path(__file__).parent / "engine_process.py"
+NOTE = "with open(file, 'a') as notes:\n    notes.write(f'{x}/TASK\\n')\n"
+HANGS = "import os, time\nwhile x == 57 and not os.path.exists(go):\n    time.sleep(0.01)\n"
+
+pytestmark = pytest.mark.slow
+
+
+def run_until(arguments: list[str], notes: Path, lines: int) -> None:
+    """Let a process work until so much was noted, and kill it."""
+    with subprocess.Popen(arguments, cwd=notes.parent, env=dict(os.environ), stdout=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 30
+        while not (notes.exists() and len(notes.read_text().splitlines()) >= lines):
+            assert time.monotonic() < deadline, notes.read_text()[-500:] if notes.exists() else "nothing happened"
+            time.sleep(0.05)
+        time.sleep(0.5)  # what was done is in the log by then
+        process.kill()
+
+
+async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_path: Path) -> None:
+    notes, go = tmp_path / "notes", tmp_path / "go"
+    given = {"file": str(notes), "x": "{{ iter.x }}"}
+    pipeline = [
+        {
+            "one": {
+                **code(NOTE.replace("TASK", "one") + "result = x", **given),
+                "set": {"iter.mine": "{{ output.data * 2 }}"},
+            }
+        },
+        {"two": code(NOTE.replace("TASK", "two") + "result = x", **given)},
+        {
+            "three": code(
+                NOTE.replace("TASK", "three") + HANGS + "result = mine + two",
+                **given,
+                go=str(go),
+                mine="{{ iter.mine }}",
+                two="{{ two }}",
+            )
+        },
+    ]
+    loop = {"in": "{{ range(80) }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 4}}
+    document = playbook(
+        {
+            "step": "many",
+            "loop": loop,
+            "tool": pipeline,
+            "next": {"arcs": [{"step": "end", "args": {"all": "{{ many }}"}}]},
+        },
+        {"step": "end", "tool": code("result = sum(all)", all="{{ args.all }}")},
+    )
+    file = tmp_path / "playbook.yaml"
+    file.write_text(json.dumps(document))
+    arguments = [sys.executable, str(PROCESS), durable_url, str(file), "run-1"]
+    run_until(arguments, notes, 3 * 79 + 3)
+    go.touch()
+    async with engine(durable_url, recover=True) as operations:
+        snapshot = await operations.wait("run-1", 30)
+        assert snapshot.status == "COMPLETED"
+        assert await operations.run_result("run-1") == sum(3 * x for x in range(80))
+        records = await operations.log.read("run-1", limit=10_000)
+    done = Counter(notes.read_text().split())
+    assert {name: count for name, count in done.items() if count > 1} == {"57/three": 2}
+    assert len(done) == 240
+    assert [record.event_type for record in records].count("LoopDone") == 1
+    assert NoetlChecker().check(map(noetl_event, records)) == []
