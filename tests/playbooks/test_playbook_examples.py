@@ -1,0 +1,65 @@
+"""The example playbooks run by command, as their comments say, and come to what they should."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_kit import engine
+from flaky_server import flaky_server
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
+RUNWRIGHT = str(Path(sys.executable).with_name("runwright"))
+
+pytestmark = pytest.mark.slow
+
+
+async def played(folder: Path, name: str, *params: str) -> Any:
+    """Run an example; what it came to."""
+    arguments = [RUNWRIGHT, "run", str(EXAMPLES / f"{name}.yaml"), "--run-id", "r"]
+    for param in params:
+        arguments += ["--param", param]
+    done = await asyncio.to_thread(subprocess.run, arguments, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    async with engine(f"sqlite:///{folder}/.runwright/runs.db") as operations:
+        records = await operations.log.read("r", limit=10_000)
+        assert NoetlChecker().check(map(noetl_event, records)) == []
+        return await operations.run_result("r")
+
+
+def test_every_example_is_tried_here() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == {"control_flow", "pagination", "fan_out", "errors"}
+
+
+async def test_control_flow(tmp_path: Path) -> None:
+    assert await played(tmp_path, "control_flow") == "It is cool: go for a walk."
+
+
+async def test_control_flow_where_it_is_hot(tmp_path: Path) -> None:
+    found = await played(tmp_path, "control_flow", "temperature=31")
+    assert found == "It is hot: find some shade, and take water along."
+
+
+async def test_pagination(tmp_path: Path) -> None:
+    with flaky_server() as server:
+        found = await played(tmp_path, "pagination", f"api={server.url}/pages")
+    assert found == {"rows": [{"orders": 6, "pages": 3}], "row_count": 1}
+
+
+async def test_fan_out(tmp_path: Path) -> None:
+    assert await played(tmp_path, "fan_out") == {"lines": 3, "words": 19, "longest": "acknowledged"}
+
+
+async def test_errors(tmp_path: Path) -> None:
+    assert await played(tmp_path, "errors") == "3 done, 1 failed, after 3 tries"
+
+
+async def test_errors_that_do_not_end(tmp_path: Path) -> None:
+    assert await played(tmp_path, "errors", "good_after=9") == "gave up: ConnectionError: busy"
