@@ -18,7 +18,7 @@ import pytest
 import runwright as rw
 from runwright.contract.timestamps import to_micros
 
-KILLS = int(os.environ.get("RUNWRIGHT_KILLS", "20"))
+KILLS = int(os.environ.get("RUNWRIGHT_KILLS", "12"))
 PROCESS = Path(__file__).parent / "engine_process.py"
 
 pytestmark = pytest.mark.slow

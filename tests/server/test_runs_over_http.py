@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine_kit import until
 from server_kit import HELD, HELLO, at, office
 
 
@@ -91,6 +92,11 @@ async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
         other = await there.somebody("Engineer", tenant="other")
         context = {"runId": "taken"}
         await mine.start(HELD, context=context)
+
+        async def waits() -> bool:
+            return (await mine.get(f"{at('taken')}/events?eventType=StepDelayed&stepId=wait"))["events"] != []
+
+        await until(waits)
         before = await mine.get(f"{at('taken')}/events")
 
         assert (await mine.start(HELD, 200, context=context))["created"] is False
