@@ -65,7 +65,7 @@ ENGINE = Page(
         *beneath("Signals", "Deciding", "Acting"),
         "Decisions",
     ],
-    [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 32, 35, 39, 40, 43],
+    [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 28, 29, 30, 31, 32, 35, 39, 40, 43],
     "tests/control/test_engine_musts.py",
     ["Comes with a later part"],
 )
