@@ -423,6 +423,11 @@ class Operations:
     async def _fork(self, row: RunRow, net: Net, from_step: str | None, *, force: bool) -> tuple[Fork, dict[str, Any]]:
         """What a new run takes from an old one, and the parameters that one had."""
         run_id = row.identity.run_id
+        if from_step is not None and net.routes is not None:
+            raise RunwrightError(
+                ErrorCode.CAPABILITY_NOT_SUPPORTED,
+                "A playbook begins anew: it cannot be run again from one of its steps.",
+            )
         state = await fold_run(self.log, run_id, None)
         assert state.workings is not None
         carried = {} if force else carried_steps(net, state, from_step)

@@ -284,7 +284,7 @@ class Signalling:
             return RunView(snapshot.status, steps, dict.fromkeys(steps, (frozenset(), None)), {}, questions)
         known = {node.step.step_id: (self._inputs_of(node.step.kind), node.mentions) for node in net.nodes}
         types = {name: net.plan.param_types.get(name, ParamType.ANY) for name in net.plan.param_names}
-        return RunView(snapshot.status, steps, known, types, questions)
+        return RunView(snapshot.status, steps, known, types, questions, net.routes is not None)
 
     def _inputs_of(self, kind: str) -> frozenset[str]:
         tool = self.engine.tools.get(kind)

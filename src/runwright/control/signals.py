@@ -183,6 +183,10 @@ def authorize(rule: Rule, request: SignalRequest, actor: Actor, question: Approv
     return role
 
 
+NOT_FOR_PLAYBOOKS = frozenset({"RETRY_STEP", "SKIP_STEP", "INJECT_OVERRIDE", "UPDATE_PARAMS"})
+"""Its workload never changes, and a step may be visited many times."""
+
+
 class RunView(msgspec.Struct, frozen=True):
     """As much of a run as a decision on a signal needs."""
 
@@ -191,6 +195,7 @@ class RunView(msgspec.Struct, frozen=True):
     plan_steps: dict[str, tuple[frozenset[str], frozenset[str] | None]]  # inputs, and the steps it mentions
     params: dict[str, ParamType]
     questions: dict[str, Approval] = {}  # what people are asked now, by step
+    is_playbook: bool = False
 
 
 def check_state(request: SignalRequest, view: RunView) -> None:
@@ -202,6 +207,9 @@ def check_state(request: SignalRequest, view: RunView) -> None:
         return
     if view.status in ENDED:
         raise Refused(ErrorCode.RUN_TERMINAL, f"The run is {view.status}; `runwright rerun` makes a new one from it.")
+    if view.is_playbook and kind in NOT_FOR_PLAYBOOKS:
+        sentence = f"A playbook takes no {kind}: its policies and arcs say what is tried again and what is passed over."
+        raise Refused(ErrorCode.CAPABILITY_NOT_SUPPORTED, sentence)
     step_id = request.payload.get("stepId")
     if kind in ("APPROVE", "DENY"):
         check_answer(request, view.questions)

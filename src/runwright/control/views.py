@@ -30,8 +30,12 @@ async def left_behind(log: LogReader, rows: Sequence[RunRow]) -> frozenset[str]:
 
 
 def with_pending(snapshot: RunSnapshot, net: Net) -> list[StepSnapshot]:
-    """All steps of the plan in its order; those that no event names yet are PENDING."""
+    """All steps of the plan in its order; those that no event names yet are PENDING. Of a playbook: its visits, and
+    while it runs the steps that were not visited."""
     seen = {step.step_id: step for step in snapshot.steps}
+    if net.routes is not None:
+        names = () if snapshot.status in ENDED else tuple(net.index)
+        return [*snapshot.steps, *(StepSnapshot(name, StepStatus.PENDING, 1) for name in names if name not in seen)]
     return [seen.get(node.step.step_id) or StepSnapshot(node.step.step_id, StepStatus.PENDING, 1) for node in net.nodes]
 
 

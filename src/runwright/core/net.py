@@ -32,7 +32,8 @@ class Net:
             mentions = mentioned_steps(_texts(step))
             constant = not any_expression(step.inputs)
             secrets = bool(step.secret_refs) or not constant or names_secret(step.inputs)
-            self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue_of(step)))
+            queue = queue_of(step) if step.route is None else None  # the tasks of a playbook stay where it is driven
+            self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue))
         for node in self.nodes:
             for source in node.needs:
                 self.nodes[source].needed_by.append(node.index)

@@ -1,0 +1,94 @@
+"""Steering playbooks: pause, resume, cancel; and what does not make sense for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from engine_kit import ended, engine, event, only, story
+from playbook_kit import code, noop, playbook, to
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
+
+HOLD = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
+
+
+def held(go: Path) -> dict[str, Any]:
+    loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
+    tasks = [{"first": code(HOLD, go=str(go))}, {"second": noop()}]
+    return playbook({"step": "a", "loop": loop, "tool": tasks, "next": to("b")}, {"step": "b", "tool": noop()})
+
+
+async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(held(go)))
+        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        await operations.signal(run_id, "PAUSE")
+        await event(operations, run_id, "RunPaused")
+        go.touch()
+        await event(operations, run_id, "TaskDone", "a[0]/first")
+        await event(operations, run_id, "TaskDone", "a[1]/first")
+        assert "TaskStarted a[0]/second" not in await story(operations, run_id)
+        await operations.signal(run_id, "RESUME")
+        snapshot = await ended(operations, run_id)
+        assert snapshot.status == "COMPLETED"
+        assert len(only(await story(operations, run_id), "TaskDone")) == 7
+
+
+async def test_a_cancelled_playbook_leaves_nothing_open(store: str, tmp_path: Path) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(held(tmp_path / "never")))
+        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
+        snapshot = await ended(operations, run_id)
+        assert snapshot.status == "CANCELLED"
+        told = await story(operations, run_id)
+        records = await operations.log.read(run_id)
+    assert only(told, "TaskFailed") == ["TaskFailed a[0]/first KILLED", "TaskFailed a[1]/first KILLED"]
+    ends = ["WorkflowFinished", "RunCancelled", "RunProcessed"]
+    assert [entry for entry in told if entry in ends] == ends
+    assert NoetlChecker().check(map(noetl_event, records)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("SKIP_STEP", {"stepId": "b", "reason": "x"}),
+        ("RETRY_STEP", {"stepId": "a"}),
+        ("UPDATE_PARAMS", {"params": {"x": 1}}),
+        ("INJECT_OVERRIDE", {"stepId": "b", "override": {}}),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    file_store: str, tmp_path: Path, kind: str, payload: dict[str, Any]
+) -> None:
+    async with engine(file_store) as operations:
+        run_id = await operations.start(operations.load(held(tmp_path / "never")))
+        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        with pytest.raises(rw.RunwrightError) as caught:
+            decision = await operations.signal(run_id, kind, payload, reason="x")
+            raise rw.RunwrightError(rw.ErrorCode(decision.code or "INTERNAL_ERROR"), "refused")
+        assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
+        await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
+        await ended(operations, run_id)
+
+
+async def test_a_failed_playbook_is_run_again_from_its_beginning(file_store: str, tmp_path: Path) -> None:
+    text = "import os\nassert os.path.exists(go)"
+    document = playbook(
+        {"step": "a", "tool": noop(), "next": to("b")}, {"step": "b", "tool": code(text, go=str(tmp_path / "go"))}
+    )
+    async with engine(file_store) as operations:
+        run_id = await operations.start(operations.load(document))
+        assert (await ended(operations, run_id)).status == "FAILED"
+        (tmp_path / "go").touch()
+        decision = await operations.signal(run_id, "RETRY_RUN", {}, reason="mended")
+        again = await ended(operations, decision.new_run_id)
+        assert (again.status, again.origin_run_id) == ("COMPLETED", run_id)
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.rerun(run_id, from_step="b")
+        assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
