@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from engine_kit import engine
+import runwright as rw
+from engine_kit import engine, until
 from playbook_kit import code, playbook
 from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
@@ -24,15 +25,21 @@ HANGS = "import os, time\nwhile x == 57 and not os.path.exists(go):\n    time.sl
 pytestmark = pytest.mark.slow
 
 
-def run_until(arguments: list[str], notes: Path, lines: int) -> None:
-    """Let a process work until so much was noted, and kill it."""
-    with subprocess.Popen(arguments, cwd=notes.parent, env=dict(os.environ), stdout=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 30
-        while not (notes.exists() and len(notes.read_text().splitlines()) >= lines):
-            assert time.monotonic() < deadline, notes.read_text()[-500:] if notes.exists() else "nothing happened"
-            time.sleep(0.05)
-        time.sleep(0.5)  # what was done is in the log by then
-        process.kill()
+async def all_but_one(store: str) -> None:
+    """Until the log has all iterations but one as done."""
+
+    async def look() -> bool:
+        async with rw.open_log(store) as log:
+            try:
+                records = await log.read("run-1", limit=10_000)
+            except rw.RunwrightError:
+                return False  # not there yet
+        kinds = [record.event_type for record in records]
+        return kinds.count("LoopIterationDone") == 79 and "TaskStarted many[57]/three" in {
+            f"{record.event_type} {record.step_id}" for record in records
+        }
+
+    await until(look)
 
 
 async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_path: Path) -> None:
@@ -69,7 +76,12 @@ async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_p
     file = tmp_path / "playbook.yaml"
     file.write_text(json.dumps(document))
     arguments = [sys.executable, str(PROCESS), durable_url, str(file), "run-1"]
-    run_until(arguments, notes, 3 * 79 + 3)
+    with subprocess.Popen(arguments, cwd=tmp_path, env=dict(os.environ), stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
+        try:
+            await all_but_one(durable_url)
+            await until(lambda: asyncio.to_thread(lambda: "57/three" in notes.read_text()))
+        finally:
+            process.kill()
     go.touch()
     async with engine(durable_url, recover=True) as operations:
         snapshot = await operations.wait("run-1", 30)
