@@ -10,6 +10,7 @@ import pytest
 from engine_kit import engine, only, statuses
 from flaky_server import flaky_server
 from playbook_kit import code, context_of, noop, otherwise, play, playbook, result, rules, to, when
+from runwright.control.views import artifacts_of
 
 
 async def test_a_playbook_leaves_the_whole_story(store: str) -> None:
@@ -369,6 +370,19 @@ async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: py
         tool = [{"again": {**noop(), "spec": rules(otherwise("jump", to="again"))}}]
         snapshot, _ = await play(operations, playbook({"step": "a", "tool": tool}))
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "JUMP_LIMIT")
+
+
+async def test_what_tasks_make_is_kept_and_gathered(file_store: str) -> None:
+    put = {"kind": "artifact", "action": "put", "data": {"rows": [1, 2]}, "type": "note"}
+    document = playbook(
+        {"step": "a", "tool": [{"keep": put}, {"get": {"kind": "artifact", "action": "get", "ref": "{{ keep }}"}}]}
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == {"rows": [1, 2]}
+        assert [artifact.kind for artifact in snapshot.artifacts] == ["note"]
+        assert [path for path, _ in await artifacts_of(operations.log, snapshot.run_id)] == ["a/keep"]
 
 
 async def test_a_step_has_its_time(file_store: str) -> None:

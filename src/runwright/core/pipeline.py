@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import Do, Rule, Spacing
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
 
 from .expressions import evaluate, fill, is_true
@@ -35,7 +36,13 @@ def task_path(place: EntityPath, label: str, visit: int) -> str:
 
 
 def task_ended(
-    decider: Decider, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None, took_ms: float
+    decider: Decider,
+    path: str,
+    attempt: int,
+    result: bytes | None,
+    error: ErrorInfo | None,
+    took_ms: float,
+    artifacts: Sequence[ArtifactRef] = (),
 ) -> None:
     """A try has ended; what follows from it is decided next."""
     place = parse_path(path)
@@ -49,6 +56,8 @@ def task_ended(
         outcome["result"] = msgspec.Raw(where)
     else:
         payload["result_ref"] = msgspec.Raw(where)
+    if artifacts:
+        payload["artifactRefs"] = list(artifacts)
     assert place.task is not None
     if station.tasks[place.task].rules is not None:
         decider.say("TaskAttemptDone" if error is None else "TaskAttemptFailed", path, attempt, payload)

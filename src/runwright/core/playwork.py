@@ -11,10 +11,10 @@ from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import Do
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import ArtifactRef, ErrorInfo
 
 from .loopwork import NOTHING, StoredResult, moment
-from .reading import read_payload
+from .reading import may_name, read_payload
 
 if TYPE_CHECKING:
     from .workings import Workings
@@ -76,6 +76,7 @@ class PlayWork(msgspec.Struct):
     unhandled: dict[str, ErrorInfo | None] = {}  # failures that no arc took up
     final: str | None = None  # the path of the final step's visit
     last: str | None = None  # the visit whose result is the run's
+    artifacts: dict[ArtifactRef, None] = {}  # what tasks made
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -91,6 +92,10 @@ class _Outcome(msgspec.Struct, frozen=True):
 class _TaskEnd(msgspec.Struct, frozen=True):
     outcome: _Outcome = _Outcome()
     result_ref: dict[str, Any] | None = None
+
+
+class _Made(msgspec.Struct, frozen=True, rename="camel"):
+    artifact_refs: list[ArtifactRef] = []
 
 
 _ACTIONS = frozenset(map(str, Do))
@@ -116,6 +121,8 @@ def note_play(work: Workings, event: FoldableEvent) -> None:
             work.play = PlayWork(ctx=dict(started.ctx or {}), tokens={started.entry: [Token({})]})
         return
     play, handler = work.play, _NOTES.get(event.event_type)
+    if play is not None and event.event_type.startswith("Task") and may_name(event, b"artifactRefs"):
+        play.artifacts.update(dict.fromkeys(read_payload(_Made, event).artifact_refs))
     place = parse_path(event.step_id or "") if handler is not None else None
     if play is not None and handler is not None and place is not None:
         handler(work, play, place, event)

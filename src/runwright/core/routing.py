@@ -373,7 +373,8 @@ class Router:
             message = f"Nothing goes on, and these steps wait to be admitted: {names}."
             path, error = waiting[0] if waiting else str(final), ErrorInfo("ADMISSION_DEADLOCK", message, False, "plan")
         else:
-            decider.end_run("RunCompleted", payloads.RunEnded(duration_ms=took))
+            made = list(play.artifacts) or None
+            decider.end_run("RunCompleted", payloads.RunEnded(artifact_refs=made, duration_ms=took))
             return False
         cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
         decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))

@@ -68,7 +68,7 @@ class StepEnded:
 
     def apply(self, decider: Decider) -> None:
         if decider.net.routes is not None:
-            task_ended(decider, self.path, self.attempt, self.result, self.error, self.took_ms)
+            task_ended(decider, self.path, self.attempt, self.result, self.error, self.took_ms, self.artifacts)
             return
         if self.path not in decider.net.index:
             self._end_iteration(decider, parse_path(self.path))
