@@ -24,7 +24,7 @@ test: lint
 	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 # What needs no process beside the test's own, in seconds.
-APART := tests/cli tests/runtimes tests/faults tests/test_docs.py tests/test_examples.py
+APART := tests/cli tests/runtimes tests/faults tests/server tests/tools tests/test_docs.py tests/test_examples.py
 quick: $(VENV)/dev
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix --ignore=,$(APART))
 
