@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from engine_kit import until
 from runwright.server.serve import serving
 from runwright.server.service import Service
 from runwright.server.settings import ServerSettings
@@ -50,6 +51,16 @@ class Caller:
         ended = await self.get(f"{at(run_id)}?wait=30s")
         assert ended["status"] in ("COMPLETED", "FAILED", "CANCELLED"), ended
         return run_id
+
+    async def hold(self, run_id: str) -> Any:
+        """Start a run that waits, and wait until it does: from here on nothing is written unless somebody asks."""
+        await self.start(HELD, context={"runId": run_id})
+
+        async def waits() -> bool:
+            return (await self.get(f"{at(run_id)}/events?eventType=StepDelayed&stepId=wait"))["events"] != []
+
+        await until(waits)
+        return await self.get(f"{at(run_id)}/events")
 
     async def signal(self, run_id: str, kind: str, expected: int = 200, **more: Any) -> Any:
         body = {"signalId": self.service.log.ids.event_id(), "signalType": kind, **more}

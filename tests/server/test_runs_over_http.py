@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_kit import until
 from server_kit import HELD, HELLO, at, office
 
 
@@ -91,13 +90,7 @@ async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
         mine = await there.somebody("Engineer", tenant="acme")
         other = await there.somebody("Engineer", tenant="other")
         context = {"runId": "taken"}
-        await mine.start(HELD, context=context)
-
-        async def waits() -> bool:
-            return (await mine.get(f"{at('taken')}/events?eventType=StepDelayed&stepId=wait"))["events"] != []
-
-        await until(waits)
-        before = await mine.get(f"{at('taken')}/events")
+        before = await mine.hold("taken")
 
         assert (await mine.start(HELD, 200, context=context))["created"] is False
         assert (await mine.start(HELLO, 409, context=context))["code"] == "PLAN_MISMATCH"

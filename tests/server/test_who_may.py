@@ -156,8 +156,7 @@ async def test_what_each_role_and_scope_may(file_store: str) -> None:
 async def test_another_tenants_run_is_not_there(store: str) -> None:
     async with office(store) as there:
         mine = await there.somebody("Engineer", tenant="acme")
-        await mine.start(HELD, context={"runId": "mine"})
-        before = await mine.get(f"{at('mine')}/events")
+        before = await mine.hold("mine")
         other = await there.somebody("Admin", tenant="other", scopes=("events:server", "steps"), name="olga")
         for key, route in ROUTES.items():
             if not route.about_run:
