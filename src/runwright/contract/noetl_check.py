@@ -53,7 +53,6 @@ class _Run(msgspec.Struct):
     seen: Counter[str] = msgspec.field(default_factory=Counter[str])
     steps: dict[str, _Step] = {}
     tokens: Counter[str] = msgspec.field(default_factory=Counter[str])
-    entry_used: bool = False
     known: set[str] = set()  # ids that others may have as parents
     routed: bool = False  # whether arcs put tokens onto steps
 

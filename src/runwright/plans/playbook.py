@@ -7,22 +7,21 @@ from typing import Any, cast
 
 from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
-from runwright.core.expressions import check_single, condition_text, has_expression
+from runwright.core.expressions import has_expression
 from runwright.core.playscope import RESERVED_NAMES
 
 from .fields import Fields
 from .kinds import Kinds
 from .parts import make_part
-from .playbook_rules import check_texts, read_condition, read_settings
+from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
 from .playbook_tasks import TaskReader
-from .problems import EXPRESSION, PLAN, STEP, Findings, Path, did_you_mean, listed
+from .problems import PLAN, STEP, Findings, Path, did_you_mean, listed
 from .secrets import find_secrets
 from .steps import check_name
 
 VERSIONS = ("noetl.io/v2", "noetl.io/v10")
 ROOT = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook", "ctx", "labels")
 STEP_FIELDS = ("step", "desc", "description", "spec", "loop", "tool", "next", "set", "join")
-LONGEST_TIMEOUT = 366 * 24 * 3600.0
 
 GONE = {
     "when": "A step has no `when`: put the condition on the arcs that lead to it, or into spec.policy.admit.",
@@ -188,9 +187,8 @@ class _Reader:
         return make_part(Step, step_id=name, kind=PIPELINE, timeout=timeout, route=route)
 
     def _spec(self, fields: Fields | None) -> tuple[Join, FailureMode, float | None, tuple[AdmitRule, ...]]:
-        nothing = (Join.BARRIER, FailureMode.FAIL_FAST, None, ())
         if fields is None:
-            return nothing
+            return Join.BARRIER, FailureMode.FAIL_FAST, None, ()
         fields.refuse_unknown(("policy", "join"), "The spec of a step")
         join = fields.choice("join", Join.BARRIER)
         policy = fields.part("policy")
@@ -298,28 +296,14 @@ class _Reader:
             return None
         fields = Fields(cast("dict[str, Any]", given), path, STEP, self._findings)
         fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
-        when = fields.raw("when")
-        if when is not None and not isinstance(when, bool):
-            self._condition(when, (*path, "when"))
+        when = checked_condition(fields.raw("when"), (*path, "when"), self._findings)
         args: dict[str, Any] = {}
         for name in ("args", "input", "set"):
             given_args = fields.mapping(name)
             if given_args is not None:
                 check_texts(given_args, (*path, name), self._findings)
                 args |= {key.removeprefix("args."): value for key, value in given_args.items()}
-        return make_part(
-            Arc, step=str(fields.raw("step")), when=when if isinstance(when, str | bool) else None, args=args
-        )
-
-    def _condition(self, when: Any, path: Path) -> None:
-        if not isinstance(when, str):
-            self._findings.error(path, STEP, "`when` is an expression, true or false.")
-            return
-        check_texts(condition_text(when), path, self._findings)
-        try:
-            check_single(condition_text(when))
-        except Exception as error:
-            self._findings.error(path, EXPRESSION, getattr(error, "detail", str(error)))
+        return make_part(Arc, step=str(fields.raw("step")), when=when, args=args)
 
     def whole(self, steps: list[Step]) -> Playbook | None:
         """What holds for the playbook as a whole, once all of its steps are known."""

@@ -64,6 +64,20 @@ def read_settings(fields: Fields, name: str, findings: Findings) -> Settings:
     return found
 
 
+def checked_condition(when: Any, path: Path, findings: Findings) -> str | bool | None:
+    """A condition, if it is one: an expression, with or without its braces, or true or false."""
+    if isinstance(when, str):
+        try:
+            check_single(condition_text(when))
+        except RunwrightError as error:
+            findings.error(path, EXPRESSION, error.detail)
+        return when
+    if when is None or isinstance(when, bool):
+        return when
+    findings.error(path, STEP, "`when` is an expression, true or false.")
+    return None
+
+
 def read_condition(rule: Any, path: Path, findings: Findings) -> tuple[str | bool | None, dict[str, Any] | None]:
     """`{when, then}` or `{else: {then}}`: the condition, None if there is none, and what follows."""
     if not isinstance(rule, dict):
@@ -78,19 +92,7 @@ def read_condition(rule: Any, path: Path, findings: Findings) -> tuple[str | boo
         part = fields.part("else")
         then = None if part is None else part.mapping("then")
         return None, then if then is not None or part is None else fields.mapping("else")
-    when = given.get("when")
-    if isinstance(when, str):
-        text = condition_text(when)
-        check_texts(text, (*path, "when"), findings)
-        try:
-            check_single(text)
-        except RunwrightError as error:
-            if not findings.errors or findings.errors[-1].path != (*path, "when"):
-                findings.error((*path, "when"), EXPRESSION, error.detail)
-    elif when is not None and not isinstance(when, bool):
-        fields.wrong("when", "`when` is an expression, true or false.")
-        when = None
-    return when, fields.mapping("then")
+    return checked_condition(given.get("when"), (*path, "when"), findings), fields.mapping("then")
 
 
 def read_rules(policy: Any, path: Path, labels: Collection[str], findings: Findings) -> tuple[Rule, ...] | None:
