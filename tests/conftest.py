@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import runwright as rw
-from servers import Bucket, Postgres, have_or_skip
+from servers import Bucket, Nats, Postgres, have_or_skip
 
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
@@ -55,6 +55,14 @@ def postgres() -> Iterator[Postgres]:
 def bucket_server() -> Iterator[Bucket]:
     server = have_or_skip("s3", Bucket)
     assert isinstance(server, Bucket)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[Nats]:
+    server = have_or_skip("nats", Nats)
+    assert isinstance(server, Nats)
     yield server
     server.stop()
 

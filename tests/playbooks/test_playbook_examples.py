@@ -35,7 +35,8 @@ async def played(folder: Path, name: str, *params: str) -> Any:
 
 
 def test_every_example_is_tried_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == {"control_flow", "pagination", "fan_out", "errors"}
+    found = {path.stem for path in EXAMPLES.glob("*.yaml")}
+    assert found == {"control_flow", "pagination", "fan_out", "errors", "storage_tiers"}
 
 
 async def test_control_flow(tmp_path: Path) -> None:
@@ -63,3 +64,10 @@ async def test_errors(tmp_path: Path) -> None:
 
 async def test_errors_that_do_not_end(tmp_path: Path) -> None:
     assert await played(tmp_path, "errors", "good_after=9") == "gave up: ConnectionError: busy"
+
+
+async def test_storage_tiers(tmp_path: Path) -> None:
+    found = await played(tmp_path, "storage_tiers")
+    assert found == {"rows": 12_000, "store": "local"}
+    kept = [path.relative_to(tmp_path).parts[3] for path in tmp_path.glob(".runwright/results/tasks/*/*/*/*")]
+    assert kept == ["expiring"]  # the pages are gone with the run

@@ -26,8 +26,10 @@ def random_playbook(dice: random.Random) -> ExecutionPlan:
     has_circles = dice.random() < 0.5  # or branches: with both, who is faster would count
     steps: list[dict[str, Any]] = []
     for number, name in enumerate(names):
-        step: dict[str, Any] = {"step": name, "tool": _pipeline(dice, name)}
-        if dice.random() < 0.35:
+        is_loop = dice.random() < 0.35
+        many = not has_circles and dice.random() < 0.3  # visits at once
+        step: dict[str, Any] = {"step": name, "tool": _pipeline(dice, name, keeps_ctx=not is_loop and not many)}
+        if is_loop:
             mode = dice.choice(("sequential", "parallel"))
             items = list(range(dice.choice((0, 1, 3, 7))))
             step["loop"] = {
@@ -50,7 +52,7 @@ def random_playbook(dice: random.Random) -> ExecutionPlan:
         if arcs:
             mode = "exclusive" if has_circles else dice.choice(("exclusive", "inclusive"))
             step["next"] = {"spec": {"mode": mode}, "arcs": arcs}
-        if not has_circles and dice.random() < 0.3:
+        if many:
             step["join"] = "any"
         steps.append(step)
     more: dict[str, Any] = {}
@@ -59,11 +61,22 @@ def random_playbook(dice: random.Random) -> ExecutionPlan:
     return plan_from_dict(playbook(*steps, **more), all_tools()).plan
 
 
-def _pipeline(dice: random.Random, step: str) -> list[dict[str, Any]]:
+def _keeping(dice: random.Random, label: str) -> dict[str, Any]:
+    """Results that go elsewhere, for a while or for good."""
+    keeping: dict[str, Any] = {"inline_max_bytes": 0, "select": [{"path": "$.x", "as": "x"}]}
+    keeping["store"] = {"scope": dice.choice(("step", "execution", "permanent"))}
+    if dice.random() < 0.5:
+        keeping["manifest"] = {"as": f"all_{label}", "strategy": dice.choice(("append", "concat", "replace"))}
+    return keeping
+
+
+def _pipeline(dice: random.Random, step: str, *, keeps_ctx: bool) -> list[dict[str, Any]]:
     labels = [f"t{number}" for number in range(dice.randint(1, 3))]
     tasks: list[dict[str, Any]] = []
-    for label in labels:
+    for number, label in enumerate(labels):
         task = noop()
+        if number and dice.random() < 0.5:
+            task = noop("{{ " + dice.choice(labels[:number]) + " | default('not there') }}")
         if dice.random() < 0.6:
             each = [
                 when(
@@ -76,8 +89,11 @@ def _pipeline(dice: random.Random, step: str) -> list[dict[str, Any]]:
             if dice.random() < 0.2:
                 each.append(otherwise("break"))
             else:
-                each.append(otherwise("continue"))
+                seen = {"set_ctx": {f"{step}_{label}": "{{ outcome.result }}"}} if keeps_ctx else {}
+                each.append(otherwise("continue", **seen))
             task["spec"] = rules(*each)
+        if dice.random() < 0.4:
+            task["spec"] = {**task.get("spec", {}), "result": _keeping(dice, label)}
         tasks.append({label: task})
     return tasks
 

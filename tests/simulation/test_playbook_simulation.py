@@ -45,6 +45,10 @@ async def live(world: World) -> dict[str, Any]:
     assert world.problems == [], f"{world.problems}\n{told}"
     assert NoetlChecker().check(map(noetl_event, records)) == [], told
     assert [finding async for finding in world.log.verify(run_id)] == []
+    refs = [(record.payload or {})["result_ref"] for record in records if record.event_type == "ResultStored"]
+    lasting = {ref["meta"]["sha256"] for ref in refs if ref["scope"] == "permanent"}
+    kept = {key.rpartition("-")[2] for key in world.tier.bodies if key.startswith("permanent/")}
+    assert lasting <= kept, told  # what an event names was there before it
     return summary(records, snapshot)
 
 

@@ -16,6 +16,7 @@ from runwright.control.access import Actor
 from runwright.control.operations import Operations
 from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
+from runwright.results.tiers import MemoryTier, in_memory
 from runwright.runtimes.dispatch import queues_of
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Outcome, Work
@@ -172,7 +173,8 @@ class Process:
         if world.has_workers:
             tools["noop"] = LeavingNoop()
         plans = PlanStore(world.log, queues_of(workers, tools))
-        self.engine = Engine(handle, self.executor, tools, plans, nothing, nothing, name, settings)
+        tiers = in_memory(world.log.clock.now, world.tier)
+        self.engine = Engine(handle, self.executor, tools, plans, nothing, nothing, name, settings, tiers=tiers)
         self.operations = Operations(handle, self.engine, Actor("operator", ("Admin",)))
         self.alive = True
         self.cut_off_until = 0.0
@@ -192,6 +194,20 @@ class Process:
             task.cancel()
 
 
+class FlakyTier(MemoryTier):
+    """A store for results that outlives every process, and does not always take what it is given."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    async def put(self, key: str, body: bytes) -> None:
+        await self._world.clock.sleep(self._world.dice.choice((0, 0, 0.01, 0.3)))
+        if self._world.dice.random() < self._world.faults:
+            raise OSError("it is away")
+        await super().put(key, body)
+
+
 class World:
     def __init__(self, seed: int, *, failures: float = 0.2, room: int = 4) -> None:
         self.seed = seed
@@ -204,6 +220,7 @@ class World:
         self.losses = self.dice.choice((0.0, 0.1, 0.3))
         self.left_alone = self.dice.random() < 0.4
         self.crew: Crew | None = None
+        self.tier = FlakyTier(self)
         self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
         self.deaths = 0
         self.problems: list[str] = []

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("look", "Show a run as it is, or as it was at an event or a time."),
     "events": ("look", "Show a run's events, or follow them as they come."),
     "artifacts": ("artifacts", "See what a run's steps made, fetch it, delete what has expired."),
+    "results": ("results", "See what a run, a step or a task gave back, delete what nobody wants."),
     "alerts": ("look", "List what an operator should know."),
     "verify": ("check", "Prove that nothing was edited, or say where."),
     "anchor": ("check", "Write a signed statement of where every run stands."),

@@ -135,7 +135,8 @@ def _entity_id(entity: str, record: RunEventRecord, place: EntityPath | None) ->
     if place is None:
         return record.step_id or (record.run_id if entity == "workflow" else record.plan_id)
     if entity in ("next", "policy", "result"):
-        return f"step:{place.step}" if place.task is None else f"task:{place.task}"
+        owner = f"step:{place.step}" if place.task is None else f"task:{place.task}"
+        return f"{owner}:attempt:{record.logical_attempt_id}" if entity == "result" and place.task else owner
     if entity == "task":
         return place.task or place.step
     return iteration_id(place) if entity == "loop" and place.indexes else place.step

@@ -91,6 +91,7 @@ class StepStarted(Payload, frozen=True):
 class StepCompleted(Payload, frozen=True):
     result: Any = None
     result_ref: JsonObject | None = None
+    extracted: JsonObject | None = None  # the fields of it that a playbook selects
     artifact_refs: list[ArtifactRef] | None = None
     duration_ms: float | None = None
 
@@ -133,6 +134,7 @@ class StepChanged(Payload, frozen=True):
 class TaskEnded(SnakePayload, frozen=True):
     outcome: JsonObject | None = None
     result_ref: JsonObject | None = None
+    extracted: JsonObject | None = None
     ctx: JsonObject | None = None
     error: ErrorInfo | None = None
 
@@ -171,6 +173,7 @@ class LoopIteration(Payload, frozen=True):
     item_ref: JsonObject | None = None
     result: Any = None
     result_ref: JsonObject | None = None
+    extracted: JsonObject | None = None
     duration_ms: float | None = None
     error: ErrorInfo | None = None
     queue: str | None = None  # where workers find it

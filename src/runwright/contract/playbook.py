@@ -60,6 +60,29 @@ class Rule(Part, frozen=True, kw_only=True):
     set_iter: dict[str, Any] = {}
 
 
+class Scope(StrEnum):
+    """How long a result that is kept outside the log may be read."""
+
+    STEP = "step"  # until the visit of its step is over
+    EXECUTION = "execution"  # until the run has ended
+    WORKFLOW = "workflow"  # until the run has ended that this one is a part of
+    PERMANENT = "permanent"  # as long as the log
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+
+
+class Strategy(StrEnum):
+    """How the parts of a manifest become one value."""
+
+    APPEND = "append"  # a list of them
+    CONCAT = "concat"  # they are lists: one after another
+    MERGE = "merge"  # they are mappings: one over the other
+    REPLACE = "replace"  # the last
+
+
 class Select(Part, frozen=True):
     """A field of a large result that expressions can read without fetching it."""
 
@@ -67,13 +90,21 @@ class Select(Part, frozen=True):
     name: str = msgspec.field(name="as")
 
 
+class Manifest(Part, frozen=True, kw_only=True):
+    """The results of all visits of a task in one pipeline, gathered under a name."""
+
+    name: str = msgspec.field(name="as")
+    strategy: Strategy = Strategy.APPEND
+    path: str | None = None  # of each result, only what lies there
+
+
 class Storing(Part, frozen=True, kw_only=True):
     """Where a large result goes, and for how long."""
 
-    kind: str | None = None  # None: wherever this installation keeps values
+    kind: str | None = None  # None: wherever this installation keeps them
     ttl: float | None = None  # seconds
-    scope: str = "execution"
-    compression: str = "none"
+    scope: Scope = Scope.PERMANENT
+    compression: Compression = Compression.NONE
 
 
 class Keeping(Part, frozen=True, kw_only=True):
@@ -83,6 +114,7 @@ class Keeping(Part, frozen=True, kw_only=True):
     preview_max_bytes: int | None = None
     store: Storing = Storing()
     select: tuple[Select, ...] = ()
+    manifest: Manifest | None = None
 
 
 class Task(Part, frozen=True, kw_only=True):

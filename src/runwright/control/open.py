@@ -32,6 +32,7 @@ from runwright.tools.secrets import provider_from
 from .artifacts import artifact_store
 from .operations import Operations
 from .policy import read_policy
+from .results import result_tiers
 from .settings import settings_table
 
 
@@ -76,11 +77,12 @@ async def open_operations(
     settings, tools = settings or EngineSettings(), tools_here()
     async with open_log(url) as log:
         step_logs = step_logs_of(log, url)
+        tiers = result_tiers(settings_table("results"), folder, log, url, log.clock.now)
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
             tools,
-            PlanStore(log, queues_of(settings.workers, tools)),
+            PlanStore(log, queues_of(settings.workers, tools), tiers.usual),
             ValuesWithLog(log) if isinstance(log, ValueKeeper) else ValuesInFiles(ResultStore(folder / "results")),
             step_logs,
             new_owner(),
@@ -88,6 +90,7 @@ async def open_operations(
             provider_from(settings_table("secrets")),
             runtime,
             artifact_store(settings_table("artifacts"), folder, log.clock.now),
+            tiers,
         )
         await engine.open()
         try:

@@ -18,6 +18,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan
 from runwright.contract.refs import EngineRun, PlanRef
+from runwright.contract.resultref import ResultAddress, parse_result_address
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
@@ -33,6 +34,7 @@ from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.secrets import secret_refs
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.executor import Work
+from runwright.runtimes.resolving import resolve
 from runwright.runtimes.restore import fold_run
 from runwright.tools.python import make_importable
 from runwright.tools.secrets import SecretContext
@@ -156,6 +158,7 @@ class Operations:
         await self._check_secrets([Part("", "", plan), *parts], SecretContext(where[0], where[2]))
         sha256, net = await self.engine.plans.keep(plan)
         report = validation_report(plan, self.engine.provider, EMBEDDED)
+        self.engine.check_stores(net)
         version = plan.metadata.plan_version or sha256
         request = None if request_id is None else (*where, plan.plan_id, version, request_id)
         if request is not None:
@@ -329,7 +332,9 @@ class Operations:
             yield record
 
     async def result(self, run_id: str, step_id: str) -> Any:
-        """What a step gave back."""
+        """What a step gave back, or the task of a playbook that the address names."""
+        if (address := parse_result_address(step_id)) is not None:
+            return await resolve(self.log, self.engine.results, step_id, (await self._own(run_id, address)).tenant_id)
         snapshot = await self.log.snapshot(run_id)
         step = next((step for step in snapshot.steps if step.step_id == step_id), None)
         if step is None:
@@ -338,12 +343,17 @@ class Operations:
             record = await self.log.find_event(run_id, event_type, step_id, step.logical_attempt_id)
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
-                value = record.payload.get("result") if reference is None else await self._fetch(reference)
-                return [await self._gathered(part) for part in value] if step.iterations and value else value
+                value = record.payload.get("result") if reference is None else await self._fetch(run_id, reference)
+                return [await self._gathered(run_id, part) for part in value] if step.iterations and value else value
         raise RunwrightError(
             ErrorCode.STEP_NOT_TERMINAL,
             f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
         )
+
+    async def _own(self, run_id: str, address: ResultAddress) -> RunIdentity:
+        if address.run_id != run_id:
+            raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, "That is the address of another run's result.")
+        return (await self.log.find_run(run_id)).identity
 
     async def run_result(self, run_id: str) -> Any:
         """What the run as a whole gave back: the plan says what that is."""
@@ -361,14 +371,14 @@ class Operations:
             try:
                 return values.result()
             except Missing as missing:
-                values.fetched[missing.ref["sha256"]] = await self._fetch(missing.ref)
+                values.at_hand.add(missing.digest, await self._fetch(run_id, missing.ref), 0)
 
-    async def _fetch(self, reference: dict[str, Any]) -> Any:
-        return msgspec.json.decode(await self.engine.results.get(reference))
+    async def _fetch(self, run_id: str, reference: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self.engine.results.get(run_id, reference))
 
-    async def _gathered(self, part: Any) -> Any:
+    async def _gathered(self, run_id: str, part: Any) -> Any:
         reference = gathered_ref(part)
-        return part if reference is None else await self._fetch(reference)
+        return part if reference is None else await self._fetch(run_id, reference)
 
     # Signals
 

@@ -27,6 +27,7 @@ from .ending import finish_if_done
 from .evolve import transition
 from .expressions import is_true
 from .handing import take_back
+from .keeping import Spot
 from .looping import end_wait, go_on_with_loops, retry_iterations, start_loop
 from .net import Marking, Net
 from .node import Node
@@ -67,7 +68,7 @@ class Decider:
         self.violations: list[Violation] = []  # not yet told to anybody
         self._now_text = ""
         self._drafts: list[Draft] = []
-        self.blobs: dict[str, bytes] = {}  # values that must be put aside before the drafts are appended
+        self.blobs: dict[str | Spot, bytes] = {}  # values that must be put aside before the drafts are appended
         take_back(net, self.work)
         self._waits = Waits(self.work)
         self._touched: dict[int, None] = {}
@@ -122,7 +123,7 @@ class Decider:
         elif event_type == "LoopIterationFailed":
             self.failed_iterations.append(made)
 
-    def take(self) -> tuple[list[Draft], dict[str, bytes]]:
+    def take(self) -> tuple[list[Draft], dict[str | Spot, bytes]]:
         """Everything drafted since the last time, and the values that must be put aside first."""
         drafts, self._drafts = self._drafts, []
         blobs, self.blobs = self.blobs, {}
@@ -281,7 +282,7 @@ class Decider:
         try:
             self._start(node, attempt, signal)
         except Missing as missing:
-            self.missing[missing.ref["sha256"]] = missing.ref
+            self.missing[missing.digest] = missing.ref
             return False
         return True
 
@@ -291,7 +292,7 @@ class Decider:
             try:
                 self._start_or_skip(self.net.nodes[index], room)
             except Missing as missing:
-                self.missing[missing.ref["sha256"]] = missing.ref
+                self.missing[missing.digest] = missing.ref
                 left.append(index)
             self.settle()
         for index in left:

@@ -37,7 +37,7 @@ def start_loop(decider: Decider, node: Node, attempt: int, started: payloads.Ste
     body = msgspec.json.encode(items)
     name, where = placed("items", body, decider.blobs)
     if name == "itemsRef":
-        decider.values.fetched[msgspec.json.decode(where)["sha256"]] = items
+        decider.values.at_hand.add(msgspec.json.decode(where)["sha256"], items, len(body))
     total = len(items)  # pyright: ignore[reportUnknownArgumentType]
     earlier = decider.work.loops.get(step_id)
     stored = StoredResult(body) if name == "items" else StoredResult(ref=msgspec.json.decode(where))
@@ -60,7 +60,7 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
         try:
             _hand_out(decider, node, loop, room)
         except Missing as missing:
-            decider.missing[missing.ref["sha256"]] = missing.ref
+            decider.missing[missing.digest] = missing.ref
             continue
         except RunwrightError as error:  # what it goes over is gone
             if not loop.running:

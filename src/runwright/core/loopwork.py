@@ -29,6 +29,8 @@ class StoredResult(msgspec.Struct, frozen=True):
 
     raw: bytes | None = None
     ref: dict[str, Any] | None = None
+    extracted: dict[str, Any] = {}
+    """Fields of it that a playbook selects; those of a reference stand in it."""
 
 
 class LoopWork(msgspec.Struct):
@@ -59,11 +61,26 @@ class _Result(payloads.Payload, frozen=True):
 
     result: msgspec.Raw = NOTHING
     result_ref: dict[str, Any] | None = None
+    extracted: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 def result_of(event: FoldableEvent) -> StoredResult:
     payload = read_payload(_Result, event)
-    return StoredResult(bytes(payload.result) or None, payload.result_ref)
+    return stored_result(bytes(payload.result) or None, payload.result_ref, payload.extracted)
+
+
+def stored_result(raw: bytes | None, ref: dict[str, Any] | None, extracted: dict[str, Any]) -> StoredResult:
+    if ref is None:
+        return StoredResult(raw, None, extracted)
+    inside: Any = ref.get("extracted")
+    return StoredResult(raw, ref, inside if isinstance(inside, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _without_preview(stored: StoredResult) -> StoredResult:
+    """There may be very many of them."""
+    if stored.ref is None or "preview" not in stored.ref:
+        return stored
+    return StoredResult(None, {name: part for name, part in stored.ref.items() if name != "preview"}, stored.extracted)
 
 
 class _LoopStart(payloads.Payload, frozen=True):
@@ -115,7 +132,7 @@ def iteration(work: Workings, event: FoldableEvent) -> None:
         loop.states[index] = DONE
         loop.done += 1
         if work.play is None or work.wants(place.step):
-            loop.results[index] = result_of(event)
+            loop.results[index] = _without_preview(result_of(event))
         return
     loop.states[index] = FAILED
     loop.failed += 1

@@ -23,8 +23,9 @@ NOT_RUN = frozenset({"CONDITION_FALSE", "DEPENDENCY_SKIPPED"})
 
 
 class Net:
-    def __init__(self, plan: ExecutionPlan, queue_of: QueueOf = nowhere) -> None:
+    def __init__(self, plan: ExecutionPlan, queue_of: QueueOf = nowhere, store: str = "local") -> None:
         self.plan = plan
+        self.store = store  # where large results of tasks go that do not say
         self.index = {step.step_id: number for number, step in enumerate(plan.steps)}
         self.nodes: list[Node] = []
         for number, step in enumerate(plan.steps):

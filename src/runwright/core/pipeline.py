@@ -10,16 +10,17 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
-from runwright.contract.playbook import Do, Rule, Spacing
+from runwright.contract.playbook import Do, Rule, Spacing, Task
 from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.contract.resultref import ResultAddress, result_address
 from runwright.contract.timestamps import from_micros
 
 from .expressions import evaluate, fill, is_true
+from .keeping import Kept, keep
 from .loopwork import CTX_CONFLICT
 from .playnet import Station
 from .playscope import later_spelling
-from .playwork import Ended, Pipe, Visit, pipe_key
-from .refer import placed
+from .playwork import Ended, Pipe, Visit, pipe_key, size_of
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -48,23 +49,61 @@ def task_ended(
     place = parse_path(path)
     if place is None or not is_at_task(decider, path, attempt):
         return
-    station = decider.station(place.step)
+    assert place.task is not None
+    task = decider.station(place.step).tasks[place.task]
     outcome, body = _outcome(error, result, attempt, took_ms)
-    name, where = placed("result", body, decider.blobs)
+    try:
+        kept = _keep(decider, task, place, attempt, body)
+    except RunwrightError as trouble:
+        error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
+        outcome, body = _outcome(error, None, attempt, took_ms)
+        kept = Kept(body)
     payload: dict[str, Any] = {"outcome": outcome}
-    if name == "result":
-        outcome["result"] = msgspec.Raw(where)
+    if kept.ref is not None:
+        payload["result_ref"] = kept.ref
+        decider.say("ResultStored", path, attempt, payloads.ResultStored(msgspec.to_builtins(kept.ref), kept.extracted))
     else:
-        payload["result_ref"] = msgspec.Raw(where)
+        outcome["result"] = msgspec.Raw(kept.body)
+        payload |= {"extracted": kept.extracted} if kept.extracted else {}
     if artifacts:
         payload["artifactRefs"] = list(artifacts)
-    assert place.task is not None
-    if station.tasks[place.task].rules is not None:
+    if task.rules is not None:
         decider.say("TaskAttemptDone" if error is None else "TaskAttemptFailed", path, attempt, payload)
     elif error is None:
         decider.say("TaskDone", path, attempt, payload)
+        _add_to_manifest(decider, task, place, attempt)
     else:
         decider.say("TaskFailed", path, attempt, {**payload, "error": error})
+
+
+def _keep(decider: Decider, task: Task, place: EntityPath, attempt: int, body: bytes) -> Kept:
+    """Where the result goes; if elsewhere, it is put there before any of this is in the log."""
+    address = ResultAddress(decider.run.run_id, place, attempt)
+    kept = keep(task.result, address, body, decider.net.store, decider.now)
+    if kept.ref is not None and kept.spot is not None:
+        decider.blobs[kept.spot] = body
+        decider.values.at_hand.add(kept.ref.meta.sha256, msgspec.json.decode(body), len(body))
+    return kept
+
+
+def _add_to_manifest(decider: Decider, task: Task, place: EntityPath, attempt: int) -> None:
+    manifest, play = task.result.manifest, decider.work.play
+    if manifest is None or play is None:
+        return
+    pipe = play.pipes[pipe_key(place)]
+    before = pipe.manifests.get(manifest.name)
+    part = pipe.results[task.label]
+    described: dict[str, Any] = {
+        "kind": "manifest",
+        "name": manifest.name,
+        "strategy": manifest.strategy,
+        "part": {"ref": result_address(decider.run.run_id, place, attempt)},
+        "total_parts": 1 + (0 if before is None else len(before.parts)),
+        "total_bytes": size_of(part) + (0 if before is None else before.size),
+    }
+    if manifest.path is not None:
+        described["merge_path"] = manifest.path
+    decider.say("ResultManifestUpdated", str(place), attempt, payloads.ResultStored(described))
 
 
 def is_at_task(decider: Decider, path: str, attempt: int) -> bool:
@@ -162,16 +201,27 @@ def judge(
     decider.say("PolicyTaskEvaluated", path, pipe.attempt, evaluated)
     if verdict.do is Do.RETRY:
         decider.look_at_retry(path)
-    elif verdict.do is Do.FAIL:
-        decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": verdict.error})
-    else:
-        decider.say("TaskDone", path, pipe.attempt, {"outcome": outcome})
+        return
+    ended: dict[str, Any] = {"outcome": outcome}
+    if (ref := pipe.ended.result.ref) is not None:
+        ended["result_ref"] = {name: part for name, part in ref.items() if name != "preview"}
+    if verdict.do is Do.FAIL:
+        decider.say("TaskFailed", path, pipe.attempt, {**ended, "error": verdict.error})
+        return
+    task, attempt, is_good = station.tasks[pipe.task], pipe.attempt, pipe.ended.status == "ok"
+    decider.say("TaskDone", path, attempt, ended)
+    at = parse_path(path)
+    if is_good and at is not None:
+        _add_to_manifest(decider, task, at, attempt)
 
 
 def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, rules: tuple[Rule, ...]) -> Verdict:
     assert pipe.ended is not None
-    outcome = decider.scope.outcome(pipe.ended)
-    scope = {**decider.scope.of_pipe(station, place, pipe), "outcome": outcome, "output": later_spelling(outcome)}
+    assert pipe.task is not None
+    mentions = station.rules[pipe.task]
+    outcome = decider.scope.outcome(mentions, pipe.ended)
+    scope = decider.scope.of_pipe(mentions, station, place, pipe)
+    scope |= {"outcome": outcome, "output": later_spelling(outcome)}
     index = next((at for at, rule in enumerate(rules) if rule.when is None or is_true(rule.when, scope)), None)
     if index is None:
         return Verdict(None, {"do": Do.CONTINUE}, Do.CONTINUE)

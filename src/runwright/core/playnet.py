@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import ExecutionPlan, Step
-from runwright.contract.playbook import Join, Playbook, Route, Task
+from runwright.contract.playbook import Join, Playbook, Route, Rule, Scope, Task
 
-from .expressions import any_expression, condition_text, mentioned_names
+from .expressions import any_expression, condition_text, mentioned_fields, mentioned_names
 from .node import Node, names_secret
+
+Mentions = dict[str, frozenset[str] | None]
+"""The names that expressions mention, and which fields of each; None: all of it."""
 
 
 class Station(msgspec.Struct):
@@ -22,8 +25,18 @@ class Station(msgspec.Struct):
     labels: list[str]
     tasks: dict[str, Task]
     nodes: dict[str, Node]  # of its tasks, as a launcher wants them
-    names: frozenset[str]  # what its expressions mention
+    inputs: dict[str, Mentions]  # what the inputs of each task mention
+    rules: dict[str, Mentions]  # the policy of each task
+    arcs: Mentions  # what is looked at once the step has ended
+    loop: Mentions
+    admit: Mentions
     waits_for: frozenset[str] = frozenset()  # steps from which a token could still come to its barrier
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that it mentions anywhere."""
+        parts = (*self.inputs.values(), *self.rules.values(), self.arcs, self.loop, self.admit)
+        return frozenset(name for part in parts for name in part)
 
     def after(self, label: str) -> str | None:
         """The task that follows in the pipeline."""
@@ -43,6 +56,9 @@ class Playnet:
         mentioned = frozenset[str]().union(*(station.names for station in self.stations.values()))
         self.wanted = steps & mentioned
         final = self.playbook.final_step
+        self.passing = _passing(self.stations)
+        tasks = [task for station in self.stations.values() for task in station.route.tasks]
+        self.stores = frozenset(task.result.store.kind for task in tasks if task.result.store.kind is not None)
         self.results = frozenset(self.stations) if final is None else frozenset({final})
         """The steps that may give the run its result."""
         forward = forward_arcs(self.playbook.entry, targets_of(plan))
@@ -52,10 +68,41 @@ class Playnet:
                 station.waits_for = _ancestors(name, forward)
 
 
+class Passing(msgspec.Struct, frozen=True):
+    """A store in which there are results for a while only."""
+
+    scope: Scope
+    step: str
+    store: str | None
+
+
+def _passing(stations: dict[str, Station]) -> list[Passing]:
+    return [
+        Passing(task.result.store.scope, name, task.result.store.kind)
+        for name, station in stations.items()
+        for task in station.route.tasks
+        if task.result.store.scope in (Scope.STEP, Scope.EXECUTION)
+    ]
+
+
 def _station(node: Node, route: Route) -> Station:
     nodes = {task.label: _task_node(node, task) for task in route.tasks}
-    names = mentioned_names(list(_texts(route)))
-    return Station(node, route, list(nodes), {task.label: task for task in route.tasks}, nodes, names)
+    return Station(
+        node,
+        route,
+        list(nodes),
+        {task.label: task for task in route.tasks},
+        nodes,
+        inputs={task.label: _mentions(task.inputs) for task in route.tasks},
+        rules={task.label: _mentions([_texts(rule) for rule in task.rules or ()]) for task in route.tasks},
+        arcs=_mentions([route.set_ctx, [(_condition(arc.when), arc.args) for arc in route.arcs]]),
+        loop=_mentions(None if route.loop is None else [route.loop.items, route.loop.max_in_flight]),
+        admit=_mentions([_condition(rule.when) for rule in route.admit]),
+    )
+
+
+def _mentions(texts: Any) -> Mentions:
+    return {name: mentioned_fields(name, [texts]) for name in mentioned_names(texts)}
 
 
 def _task_node(node: Node, task: Task) -> Node:
@@ -65,19 +112,8 @@ def _task_node(node: Node, task: Task) -> Node:
     return Node(node.index, step, (), None, constant, not constant or names_secret(task.inputs))
 
 
-def _texts(route: Route) -> Iterable[Any]:
-    """Everything in a step that may hold expressions."""
-    for task in route.tasks:
-        yield task.inputs
-        for rule in task.rules or ():
-            yield from (_condition(rule.when), rule.attempts, rule.delay, rule.set_ctx, rule.set_iter)
-    if route.loop is not None:
-        yield from (route.loop.items, route.loop.max_in_flight)
-    for arc in route.arcs:
-        yield from (_condition(arc.when), arc.args)
-    for rule in route.admit:
-        yield _condition(rule.when)
-    yield route.set_ctx
+def _texts(rule: Rule) -> tuple[Any, ...]:
+    return (_condition(rule.when), rule.attempts, rule.delay, rule.set_ctx, rule.set_iter)
 
 
 def _condition(when: str | bool | None) -> str | None:

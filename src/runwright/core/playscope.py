@@ -6,10 +6,12 @@ from typing import Any
 
 from runwright.contract.events import RunIdentity
 from runwright.contract.paths import EntityPath
+from runwright.contract.playbook import Strategy
 
+from .keeping import at_path
 from .loopwork import LoopWork, StoredResult
-from .playnet import Playnet, Station
-from .playwork import Ended, Pipe, PlayWork
+from .playnet import Mentions, Playnet, Station
+from .playwork import Ended, Gathering, Pipe, PlayWork
 from .values import Values
 from .workings import Workings
 
@@ -31,35 +33,53 @@ class PlayScope:
         assert self._work.play is not None
         return self._work.play
 
-    def of_step(self, station: Station, args: dict[str, Any]) -> dict[str, Any]:
-        """Workload, `ctx`, and the results of the steps that this one mentions."""
+    def of_step(self, mentions: Mentions, args: dict[str, Any]) -> dict[str, Any]:
+        """Workload, `ctx`, and the results of the steps that are mentioned. May want values fetched, or find that
+        they are gone."""
         workload = self._work.params
         scope: dict[str, Any] = dict(workload)
-        for name in station.names:
+        for name in mentions:
             if name in self._net.stations and (stored := self._work.results.get(name)) is not None:
-                scope[name] = self._result(name, stored)
+                scope[name] = self._result(name, stored, mentions[name])
         scope.update(workload=workload, ctx=self._play.ctx, args=args, execution_id=self._run.run_id)
         return scope
 
-    def _result(self, name: str, stored: StoredResult) -> Any:
+    def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None) -> Any:
+        if self._net.stations[name].route.loop is None:
+            return self._values.view(stored, fields)
         value = self._values.of(stored)
-        if self._net.stations[name].route.loop is not None and isinstance(value, list):
-            return [self._values.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
-        return value
+        if not isinstance(value, list):
+            return value
+        return [self._values.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
 
-    def of_pipe(self, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
+    def of_pipe(self, mentions: Mentions, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
         """And the results of the tasks before, and the iteration."""
         visit = self._play.visits[place.owner]
-        scope = {**self.of_step(station, visit.args), **pipe.iter}
+        scope = {**self.of_step(mentions, visit.args), **pipe.iter}
         for label, stored in pipe.results.items():
-            if label in station.names:
-                scope[label] = self._values.of(stored)
+            if label in mentions:
+                scope[label] = self._values.view(stored, mentions[label])
+        for name, gathering in pipe.manifests.items():
+            if name in mentions:
+                scope[name] = self._manifest(gathering)
         scope["_task"] = pipe.task
         scope["_attempt"] = pipe.attempt
-        if "_prev" in station.names:
-            scope["_prev"] = self._values.of(pipe.previous)
+        if "_prev" in mentions:
+            scope["_prev"] = self._values.view(pipe.previous, mentions["_prev"])
         scope["iter"] = self.iteration(station, place, pipe)
         return scope
+
+    def _manifest(self, gathering: Gathering) -> Any:
+        values = [self._values.of(part) for part in gathering.parts]
+        if gathering.path is not None:
+            values = [at_path(value, gathering.path) for value in values]
+        if gathering.strategy == Strategy.REPLACE:
+            return values[-1]
+        if gathering.strategy == Strategy.CONCAT:
+            return [each for value in values for each in (value if isinstance(value, list) else [value])]  # pyright: ignore[reportUnknownVariableType]
+        if gathering.strategy == Strategy.MERGE:
+            return _merged(values)
+        return values
 
     def iteration(self, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
         found = dict(pipe.iter)
@@ -76,10 +96,28 @@ class PlayScope:
             loop.listed = self._values.of(loop.items)
         return loop.listed or []
 
-    def outcome(self, ended: Ended) -> dict[str, Any]:
+    def outcome(self, mentions: Mentions, ended: Ended) -> dict[str, Any]:
         """What a task's policy sees. What there is none of is there all the same, and empty."""
-        value = self._values.of(ended.result)
+        value = self._values.of(ended.result) if _reads_result(mentions) else None
         return {"result": value, "data": value, **_NO_PARTS, **ended.outcome, "status": ended.status}
+
+
+def _reads_result(mentions: Mentions) -> bool:
+    """Whether a policy looks at more of an outcome than how it ended."""
+    for name in ("outcome", "output"):
+        fields = mentions.get(name, frozenset())
+        if fields is None or fields & {"result", "data"}:
+            return True
+    return False
+
+
+def _merged(values: list[Any]) -> Any:
+    """Mappings, one over the other; of anything else, the last."""
+    merged: Any = None
+    for value in values:
+        both = isinstance(merged, dict) and isinstance(value, dict)
+        merged = {**merged, **value} if both else value  # pyright: ignore[reportUnknownVariableType]
+    return merged  # pyright: ignore[reportUnknownVariableType]
 
 
 _NO_PARTS: dict[str, Any] = {

@@ -13,7 +13,7 @@ from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import Do
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 
-from .loopwork import NOTHING, StoredResult, moment
+from .loopwork import NOTHING, StoredResult, moment, stored_result
 from .reading import may_name, read_payload
 
 if TYPE_CHECKING:
@@ -34,6 +34,19 @@ class Ended(msgspec.Struct, frozen=True):
     outcome: dict[str, Any]  # all but the result
 
 
+class Gathering(msgspec.Struct):
+    """A manifest as it grows."""
+
+    strategy: str
+    path: str | None
+    parts: list[StoredResult] = []
+    size: int = 0  # bytes
+
+
+def size_of(stored: StoredResult) -> int:
+    return len(stored.raw or b"") if stored.ref is None else int(stored.ref["meta"]["bytes"])
+
+
 class Pipe(msgspec.Struct):
     """The pipeline of a visit, or of an iteration, under way."""
 
@@ -50,6 +63,7 @@ class Pipe(msgspec.Struct):
     results: dict[str, StoredResult] = {}
     previous: StoredResult = StoredResult(b"null")
     iter: dict[str, Any] = {}
+    manifests: dict[str, Gathering] = {}
     error: ErrorInfo | None = None  # the pipeline failed
 
 
@@ -92,6 +106,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 class _TaskEnd(msgspec.Struct, frozen=True):
     outcome: _Outcome = _Outcome()
     result_ref: dict[str, Any] | None = None
+    extracted: dict[str, Any] = {}
 
 
 class _Made(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,7 +121,8 @@ def ended_of(event: FoldableEvent) -> Ended:
     end = read_payload(_TaskEnd, event)
     outcome = end.outcome
     parts = {name: part for name in _PARTS if (part := getattr(outcome, name)) is not None}
-    return Ended(outcome.status, StoredResult(bytes(outcome.result) or None, end.result_ref), parts)
+    stored = stored_result(bytes(outcome.result) or None, end.result_ref, end.extracted)
+    return Ended(outcome.status, stored, parts)
 
 
 def pipe_key(place: EntityPath) -> str:
@@ -229,6 +245,20 @@ def _task_ended(_work: Workings, play: PlayWork, place: EntityPath, event: Folda
         pipe.jumps += pipe.do is Do.JUMP
 
 
+def _gathered(_work: Workings, play: PlayWork, place: EntityPath, event: FoldableEvent) -> None:
+    """Another part of a manifest: what the task has just come to."""
+    pipe = play.pipes.get(pipe_key(place))
+    manifest = read_payload(payloads.ResultStored, event).result_ref or {}
+    if pipe is None or place.task is None or (part := pipe.results.get(place.task)) is None:
+        return
+    name = str(manifest.get("name"))
+    gathering = pipe.manifests.get(name)
+    if gathering is None:
+        gathering = pipe.manifests[name] = Gathering(str(manifest.get("strategy")), manifest.get("merge_path"))
+    gathering.parts.append(part)
+    gathering.size += size_of(part)
+
+
 def _step_ended(work: Workings, play: PlayWork, place: EntityPath, event: FoldableEvent) -> None:
     path = str(place)
     play.pipes.pop(path, None)
@@ -285,6 +315,7 @@ _NOTES: dict[str, Callable[[Workings, PlayWork, EntityPath, FoldableEvent], None
     "PolicyTaskEvaluated": _policy,
     "TaskDone": _task_ended,
     "TaskFailed": _task_ended,
+    "ResultManifestUpdated": _gathered,
     "StepCompleted": _step_ended,
     "StepFailed": _step_ended,
     "NextEvaluated": _next,

@@ -18,7 +18,7 @@ def reference(body: bytes) -> dict[str, Any]:
     return {"uri": f"result:sha256:{digest}", "sha256": digest, "sizeBytes": len(body)}
 
 
-def placed(name: str, body: bytes, blobs: dict[str, bytes]) -> tuple[str, bytes]:
+def placed(name: str, body: bytes, blobs: dict[Any, bytes]) -> tuple[str, bytes]:
     """A payload field for this JSON: the value itself, or a reference with the value put into `blobs`."""
     if len(body) <= INLINE_LIMIT:
         return name, body
@@ -31,7 +31,8 @@ def placed_stored(stored: StoredResult) -> dict[str, Any]:
     """The same for a result that is where it belongs already."""
     if stored.ref is not None:
         return {"resultRef": stored.ref}
-    return {"result": msgspec.Raw(stored.raw or b"null")}
+    extracted = {"extracted": stored.extracted} if stored.extracted else {}
+    return {"result": msgspec.Raw(stored.raw or b"null"), **extracted}
 
 
 def gathered_ref(part: Any) -> dict[str, Any] | None:
@@ -39,5 +40,8 @@ def gathered_ref(part: Any) -> dict[str, Any] | None:
     if not isinstance(part, dict) or part.keys() != {"resultRef"}:  # pyright: ignore[reportUnknownMemberType]
         return None
     ref: Any = part["resultRef"]  # pyright: ignore[reportUnknownVariableType]
-    named = isinstance(ref, dict) and str(ref.get("uri")).startswith("result:sha256:")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-    return ref if named else None  # pyright: ignore[reportUnknownVariableType]
+    return ref if isinstance(ref, dict) and is_reference(ref) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def is_reference(ref: dict[str, Any]) -> bool:
+    return str(ref.get("uri")).startswith("result:sha256:") or ref.get("kind") == "result_ref"

@@ -11,13 +11,14 @@ from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.plan import StepClass
-from runwright.contract.playbook import FailureMode
+from runwright.contract.playbook import FailureMode, Strategy
 from runwright.contract.refs import ErrorInfo
 
 from .expressions import evaluate, fill
 from .looping import gathered, loop_error
 from .loopwork import CTX_CONFLICT, LoopWork
 from .playnet import Station
+from .playwork import size_of
 from .refer import placed
 from .room import Room
 
@@ -31,14 +32,16 @@ class LoopEnd(msgspec.Struct):
     took_ms: float | None
     counts: dict[str, Any]
     result: dict[str, Any] = {}
-    own: dict[str, Any] = {}  # the same, as its own arcs see it
+    gathered: bytes | None = None  # the same, as JSON
+    manifest: dict[str, Any] | None = None  # where results lie elsewhere: what there is of them
     error: ErrorInfo | None = None
 
 
-def start_rounds(decider: Decider, station: Station, path: str, scope: dict[str, Any]) -> None:
+def start_rounds(decider: Decider, station: Station, path: str, args: dict[str, Any]) -> None:
     loop = station.route.loop
     assert loop is not None
     try:
+        scope = decider.scope.of_step(station.loop, args)
         items = evaluate(loop.items, scope) if isinstance(loop.items, str) else fill(loop.items, scope)
         if not isinstance(items, list):
             raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"loop.in needs a list; this is {type(items).__name__}.")
@@ -48,9 +51,10 @@ def start_rounds(decider: Decider, station: Station, path: str, scope: dict[str,
         decider.fail(path, 1, error.code, error.detail)
         return
     decider.say("StepStarted", path, 1, payloads.StepStarted())
-    name, where = placed("items", msgspec.json.encode(items), decider.blobs)
+    body = msgspec.json.encode(items)
+    name, where = placed("items", body, decider.blobs)
     if name == "itemsRef":
-        decider.values.fetched[msgspec.json.decode(where)["sha256"]] = items
+        decider.values.at_hand.add(msgspec.json.decode(where)["sha256"], items, len(body))
     total = len(items)  # pyright: ignore[reportUnknownArgumentType]
     decider.say("LoopStarted", path, 1, {"total": total, "maxInFlight": limit, name: msgspec.Raw(where)})
 
@@ -105,6 +109,14 @@ def hand_out(
     return True
 
 
+def _manifest(loop: LoopWork) -> dict[str, Any] | None:
+    results = loop.results.values()
+    if all(stored.ref is None for stored in results):
+        return None
+    total_bytes = sum(map(size_of, results))
+    return {"kind": "manifest", "strategy": Strategy.APPEND, "total_parts": len(results), "total_bytes": total_bytes}
+
+
 def end_of(decider: Decider, station: Station, path: str, loop: LoopWork) -> LoopEnd | None:
     """How all of it has ended; None if it has not. Says nothing yet: values may have to be fetched."""
     if loop.running or (loop.done + loop.failed < loop.total and not _is_stopped(station, loop)):
@@ -115,10 +127,18 @@ def end_of(decider: Decider, station: Station, path: str, loop: LoopWork) -> Loo
         end.error = _conflict(loop) or loop_error(loop)
     elif decider.work.wants(name):
         body = gathered(loop)
-        if name in station.names:
-            end.own = {name: [decider.values.part(part) for part in msgspec.json.decode(body)]}
+        end.gathered = body
         field, where = placed("result", body, decider.blobs)
         end.result = {field: msgspec.Raw(where)}
+        end.manifest = _manifest(loop)
     else:
         end.result = {"result": counts}
     return end
+
+
+def own_results(decider: Decider, station: Station, end: LoopEnd) -> dict[str, Any]:
+    """What the iterations came to, where the arcs of the loop itself mention it. May want values fetched."""
+    name = station.node.step.step_id
+    if name not in station.arcs or end.gathered is None:
+        return {}
+    return {name: [decider.values.part(part) for part in msgspec.json.decode(end.gathered)]}

@@ -21,7 +21,7 @@ from .playnet import Playnet, Station
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
 from .room import Room
-from .rounds import end_of, hand_out, start_rounds
+from .rounds import LoopEnd, end_of, hand_out, own_results, start_rounds
 from .values import Missing
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Router:
             try:
                 is_done = look(key, room)
             except Missing as missing:
-                self._decider.missing[missing.ref["sha256"]] = missing.ref
+                self._decider.missing[missing.digest] = missing.ref
                 is_done = False
             if not is_done:
                 touched[key] = None
@@ -193,7 +193,9 @@ class Router:
         if node.constant or place is None:
             return fill(node.step.inputs, {})  # a copy: what the task does to it is its own business
         pipe = self._play.pipes[pipe_key(place)]
-        return fill(node.step.inputs, self._decider.scope.of_pipe(self._net.stations[place.step], place, pipe))
+        station = self._net.stations[place.step]
+        mentions = station.inputs[place.task or ""]
+        return fill(node.step.inputs, self._decider.scope.of_pipe(mentions, station, place, pipe))
 
     def iteration(self, path: str) -> dict[str, Any] | None:
         place = parse_path(path)
@@ -225,15 +227,24 @@ class Router:
         if visit is None or loop is None or visit.ended is not None:
             return True
         station = self._net.stations[path.partition("@")[0]]
-        is_all_out = hand_out(decider, station, path, loop, room, partial(self._begin_pipe, room))
+        try:
+            is_all_out = hand_out(decider, station, path, loop, room, partial(self._begin_pipe, room))
+        except RunwrightError as error:  # what it goes over is gone
+            if loop.running:
+                return True
+            decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed))
+            decider.fail(path, 1, error.code, error.detail)
+            return True
         if (end := end_of(decider, station, path, loop)) is None:
             return is_all_out
-        scope = {**self._scope_after(station, visit, "loop.done", end.counts), **end.own}
+        scope = self._scope_after(station, visit, end)
+        if end.manifest is not None:
+            decider.say("ResultManifestUpdated", path, 1, payloads.ResultStored(end.manifest))
         decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts))
         if end.error is not None:
             decider.say("StepFailed", path, 1, payloads.StepFailed(end.error, end.took_ms))
         else:
-            self._route(station, path, scope)
+            self._route(station, path, "loop.done", scope)
             decider.say("StepCompleted", path, 1, {**end.result, "durationMs": end.took_ms})
         return True
 
@@ -247,31 +258,38 @@ class Router:
         if not visit.is_started:
             self._start(station, path, visit)
         elif visit.ended is not None and not visit.is_routed:
-            self._route(station, path, self._scope_after(station, visit, visit.ended, {}))
+            self._route(station, path, visit.ended, self._scope_after(station, visit))
         return True
 
     def _start(self, station: Station, path: str, visit: Visit) -> None:
         if station.route.loop is None:
             self._decider.say("StepStarted", path, 1, payloads.StepStarted())
             return
-        scope = self._decider.scope.of_step(station, visit.args)
-        start_rounds(self._decider, station, path, scope)
+        start_rounds(self._decider, station, path, visit.args)
 
-    def _scope_after(self, station: Station, visit: Visit, name: str, facts: dict[str, Any]) -> dict[str, Any]:
-        """What the arcs of a step see once it has ended."""
-        payload = dict(facts)
+    def _scope_after(
+        self, station: Station, visit: Visit, loop: LoopEnd | None = None
+    ) -> dict[str, Any] | RunwrightError:
+        """What the arcs of a step see once it has ended; or why they cannot."""
+        payload = {} if loop is None else dict(loop.counts)
         if visit.error is not None:
             payload["error"] = {"code": visit.error.code, "message": visit.error.message}
-        scope = self._decider.scope.of_step(station, visit.args)
-        return {**scope, "event": {"name": name, "payload": payload}}
+        try:
+            scope = self._decider.scope.of_step(station.arcs, visit.args)
+            own = {} if loop is None else own_results(self._decider, station, loop)
+        except RunwrightError as error:
+            return error
+        return {**scope, **own, "event": {"name": "loop.done" if loop else visit.ended, "payload": payload}}
 
-    def _route(self, station: Station, path: str, scope: dict[str, Any]) -> None:
+    def _route(self, station: Station, path: str, name: str, scope: dict[str, Any] | RunwrightError) -> None:
         """Which arcs fire. One without a condition fires when all went well."""
-        route, name = station.route, scope["event"]["name"]
+        route = station.route
         matched: list[dict[str, Any]] = []
         selected: list[dict[str, Any]] = []
         payload: dict[str, Any] = {"mode": route.mode, "matched": matched, "selected": selected}
         try:
+            if isinstance(scope, RunwrightError):
+                raise scope
             if route.set_ctx and name != "step.failed":
                 payload["ctx"] = fill(route.set_ctx, scope)
                 scope["ctx"] = {**scope["ctx"], **payload["ctx"]}
@@ -322,7 +340,7 @@ class Router:
         allow, error = True, None
         try:
             if station.route.admit:
-                scope = decider.scope.of_step(station, args)
+                scope = decider.scope.of_step(station.admit, args)
                 for index, each in enumerate(station.route.admit):
                     if each.when is None or is_true(each.when, scope):
                         rule, allow = index, each.allow
@@ -331,7 +349,7 @@ class Router:
             allow = False
             error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
         except Missing as missing:
-            decider.missing[missing.ref["sha256"]] = missing.ref
+            decider.missing[missing.digest] = missing.ref
             return False
         if number > MOST_VISITS:
             message = f"The step was visited {MOST_VISITS:,} times already; the playbook seems to go round in a circle."

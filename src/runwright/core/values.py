@@ -9,6 +9,7 @@ import msgspec
 
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.resultref import digest_in
 from runwright.contract.transitions import StepStatus
 
 from .expressions import evaluate, fill, mentioned_steps
@@ -19,6 +20,9 @@ from .refer import gathered_ref
 from .state import RunState
 from .workings import Workings
 
+MOST_AT_HAND = 32 * 1024 * 1024
+"""Bytes of JSON; as Python's values they take several times as much."""
+
 
 class Missing(Exception):
     """A value that was put aside is needed: fetch it and ask again."""
@@ -26,6 +30,32 @@ class Missing(Exception):
     def __init__(self, ref: dict[str, Any]) -> None:
         super().__init__(ref)
         self.ref = ref
+        self.digest = digest_in(ref)
+
+
+class AtHand:
+    """Values that were put aside and fetched, by SHA-256. Not all of a long run's stay in memory."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[Any, int]] = {}
+        self._size = 0
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._values
+
+    def __getitem__(self, digest: str) -> Any:
+        return self._values[digest][0]
+
+    def add(self, digest: str, value: Any, size: int) -> None:
+        if digest not in self._values:
+            self._values[digest] = (value, size)
+            self._size += size
+
+    def trim(self) -> None:
+        """Let go of the oldest. Only between decisions: one may need several at once."""
+        while self._size > MOST_AT_HAND:
+            digest = next(iter(self._values))
+            self._size -= self._values.pop(digest)[1]
 
 
 class Values:
@@ -34,7 +64,7 @@ class Values:
         self._state = state
         self._work = work
         self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
-        self.fetched: dict[str, Any] = {}  # what was put aside, by SHA-256
+        self.at_hand = AtHand()
         self.lost: dict[str, RunwrightError] = {}  # what could not be fetched
 
     def scope(self, node: Node, **more: Any) -> dict[str, Any]:
@@ -69,12 +99,29 @@ class Values:
     def of(self, stored: StoredResult) -> Any:
         if stored.ref is None:
             return None if stored.raw is None else msgspec.json.decode(stored.raw)
-        digest = str(stored.ref.get("sha256"))
+        digest = digest_in(stored.ref)
         if digest in self.lost:
             raise self.lost[digest]
-        if digest not in self.fetched:
+        if digest not in self.at_hand:
             raise Missing(stored.ref)
-        return self.fetched[digest]
+        return self.at_hand[digest]
+
+    def view(self, stored: StoredResult, fields: frozenset[str] | None) -> Any:
+        """A result as a playbook's expressions see it. Where they read only these of its fields, and all of them were
+        selected, the rest of it stays where it is."""
+        if stored.ref is None and not stored.extracted:
+            return self.of(stored)
+        known = dict(stored.extracted)
+        if stored.ref is not None:
+            ref, preview = stored.ref, stored.ref.get("preview")
+            known |= {"_ref": ref, "_preview": preview, "_store": ref.get("store")}
+            known |= {"__ref__": ref, "__preview__": preview}
+            if fields is not None and fields <= known.keys():
+                return known
+        value = self.of(stored)
+        if isinstance(value, dict):
+            return {**value, **known}  # pyright: ignore[reportUnknownVariableType]
+        return {"data": value, **known} if stored.extracted else value
 
     def part(self, part: Any) -> Any:
         """One of a loop's gathered results: itself, or what its reference names."""

@@ -9,16 +9,16 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import Step
-from runwright.contract.playbook import Do, Keeping, Rule, Select, Storing, Task
+from runwright.contract.playbook import Do, Keeping, Rule, Task
 from runwright.core.expressions import any_expression
 from runwright.core.playscope import RESERVED_NAMES
-from runwright.core.refer import INLINE_LIMIT
 
 from .fields import Fields
 from .inputs import misfits
 from .kinds import Kinds
 from .known import SUB_PLAN
 from .parts import make_part
+from .playbook_keeping import read_keeping
 from .playbook_rules import Settings, check_texts, read_rules, read_settings
 from .problems import STEP, Findings, Path, PlanInvalid, did_you_mean
 from .secrets import find_secrets
@@ -194,7 +194,7 @@ class TaskReader:
         rules = None
         if "policy" in spec:
             rules = read_rules(spec.raw("policy"), (*spec.path, "policy"), labels, self._findings)
-        return rules, self._timeout(spec), self._keeping(spec.part("result"))
+        return rules, self._timeout(spec), read_keeping(spec.part("result"), labels, self._findings)
 
     def _timeout(self, spec: Fields) -> float | None:
         """Seconds, or a mapping with `connect`, `read` and the like: the longest of these counts."""
@@ -203,37 +203,6 @@ class TaskReader:
             times = [value for value in cast("dict[str, Any]", given).values() if isinstance(value, int | float)]
             return float(sum(times)) or None
         return spec.timeout()
-
-    def _keeping(self, result: Fields | None) -> Keeping:
-        if result is None:
-            return Keeping()
-        result.refuse_unknown(("inline_max_bytes", "preview_max_bytes", "store", "select"), "`result`")
-        store = result.part("store")
-        storing = Storing()
-        if store is not None:
-            store.refuse_unknown(("kind", "ttl", "scope", "compression"), "`store`")
-            storing = make_part(
-                Storing,
-                kind=store.text("kind"),
-                ttl=store.duration("ttl", 1.0) if "ttl" in store else None,
-                scope=store.text("scope") or "execution",
-                compression=store.text("compression") or "none",
-            )
-        select: list[Select] = []
-        for at, each in enumerate(cast("list[Any]", result.raw("select") or [])):
-            given = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
-            path, name = given.get("path"), given.get("as")
-            if isinstance(path, str) and isinstance(name, str):
-                select.append(Select(path, name))
-            else:
-                self._findings.error((*result.path, "select", at), STEP, "`select` has `path` and `as`.")
-        return make_part(
-            Keeping,
-            inline_max_bytes=_bytes(result, "inline_max_bytes"),
-            preview_max_bytes=_bytes(result, "preview_max_bytes"),
-            store=storing,
-            select=tuple(select),
-        )
 
     def _check(self, own: _Own, fields: Fields, timeout: float | None) -> None:
         """Hold the inputs against what the tool takes."""
@@ -371,10 +340,6 @@ class TaskReader:
                 return None
         where = {"ref": ref} if ref is not None else {} if path is None else {"path": path}
         return _Own(SUB_PLAN, {**where, "params": given})
-
-
-def _bytes(fields: Fields, name: str) -> int | None:
-    return fields.whole(name, INLINE_LIMIT, 0, INLINE_LIMIT) if name in fields else None
 
 
 def _with_settings(rules: tuple[Rule, ...] | None, settings: Settings) -> tuple[Rule, ...] | None:

@@ -148,14 +148,9 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _keeping(keeping: Keeping) -> dict[str, Any] | None:
-    store = {name: value for name, value in msgspec.structs.asdict(keeping.store).items() if value is not None}
-    usual = msgspec.structs.asdict(Keeping().store)
-    return (
-        _given(
-            inline_max_bytes=keeping.inline_max_bytes,
-            preview_max_bytes=keeping.preview_max_bytes,
-            store={name: value for name, value in store.items() if usual[name] != value} or None,
-            select=[{"path": each.path, "as": each.name} for each in keeping.select] or None,
-        )
-        or None
-    )
+    """As it was written: the names of its parts are those of the playbook."""
+    made: dict[str, Any] = msgspec.to_builtins(keeping)
+    return {_SNAKE.get(name, name): value for name, value in made.items()} or None
+
+
+_SNAKE: dict[str, str] = {"inlineMaxBytes": "inline_max_bytes", "previewMaxBytes": "preview_max_bytes"}

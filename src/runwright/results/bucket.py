@@ -28,7 +28,7 @@ class Bucket:
         return f"{self._url}/{key}"
 
     def has(self, key: Key) -> bool:
-        with _troubles():
+        with bucket_troubles():
             try:
                 self._store.head(str(key))
             except FileNotFoundError:
@@ -36,16 +36,16 @@ class Bucket:
             return True
 
     def put(self, key: Key, file: Path) -> None:
-        with _troubles():
+        with bucket_troubles():
             self._store.put(str(key), file)
 
     def read(self, key: Key) -> Iterator[bytes]:
-        with _troubles():
+        with bucket_troubles():
             for block in self._store.get(str(key)).stream(min_chunk_size=BLOCK):
                 yield bytes(block)
 
     def all(self) -> Iterator[Key]:
-        with _troubles():
+        with bucket_troubles():
             pages: Any = self._store.list()  # pyright: ignore[reportUnknownMemberType]
             for page in pages:
                 for found in page:
@@ -53,12 +53,12 @@ class Bucket:
                         yield key
 
     def delete(self, key: Key) -> None:
-        with _troubles():
+        with bucket_troubles():
             self._store.delete(str(key))
 
 
 @contextmanager
-def _troubles() -> Generator[None]:
+def bucket_troubles() -> Generator[None]:
     """What the client raises, as an OSError, like a disk's troubles."""
     from obstore.exceptions import BaseError
 

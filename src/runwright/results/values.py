@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
+from runwright.core.keeping import Spot
+
 from .store import ResultStore, name_in, not_available
+from .tiers import Tiers
 
 
 class Values(Protocol):
@@ -26,6 +29,26 @@ class ValueKeeper(Protocol):
 
     async def keep_value(self, sha256: str, body: bytes) -> None: ...
     async def value(self, sha256: str) -> bytes | None: ...
+
+
+class KeptValues:
+    """Everything that is kept outside the log: by its content, or in the store that a task's result went to."""
+
+    def __init__(self, values: Values, tiers: Tiers) -> None:
+        self._values = values
+        self.tiers = tiers
+
+    async def put(self, where: str | Spot, body: bytes) -> None:
+        if isinstance(where, str):
+            await self._values.put(body)
+        else:
+            await self.tiers.put(where, body)
+
+    async def get(self, run_id: str, ref: Mapping[str, Any]) -> bytes:
+        """What a reference in this run's log names."""
+        if ref.get("kind") == "result_ref":
+            return await self.tiers.get(run_id, ref)
+        return await self._values.get(ref)
 
 
 class ValuesInFiles:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.paths import parse_path
+from runwright.contract.playbook import Scope
 from runwright.contract.snapshot import Alert
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.draft import Draft, Violation
+from runwright.core.keeping import Spot, key_prefix
 from runwright.core.net import Net
 from runwright.core.room import Room
 from runwright.core.steering import Stop, next_deadline
@@ -43,6 +46,7 @@ STORE_CODES_TO_WAIT_FOR = frozenset(
 STEPS = frozenset({"StepStarted", "LoopIterationStarted"})
 TASKS = frozenset({"TaskStarted", "TaskAttemptStarted"})
 """What is carried out: the steps of a plan, the tasks of a playbook."""
+CLOSING = frozenset({"StepCompleted", "StepFailed", "NextEvaluated", "RunCompleted", "RunFailed", "RunCancelled"})
 NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
 
 
@@ -187,6 +191,8 @@ class RunDriver:
         if decider.missing or self.launcher.missing:
             await self.launcher.fetch({**decider.missing, **self.launcher.missing})
             self._awake = True
+        else:
+            decider.values.at_hand.trim()
         self.engine.rooms.wait(self, room.short)
         self.launcher.sync_offers()
         if decider.status in ENDED:
@@ -195,12 +201,12 @@ class RunDriver:
             self._stop()
         return self._rest(may_park=not room.refused)
 
-    async def _put_aside(self, blobs: dict[str, bytes]) -> None:
+    async def _put_aside(self, blobs: dict[str | Spot, bytes]) -> None:
         """Keep large values before the events that refer to them; the disk may have to be freed first."""
-        for body in blobs.values():
+        for where, body in blobs.items():
             while True:
                 try:
-                    await self.engine.results.put(body)
+                    await self.engine.results.put(where, body)
                     break
                 except RunwrightError as error:
                     logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error, extra=self.about)
@@ -212,12 +218,35 @@ class RunDriver:
         for made in drafts:
             if made.event_type in self._launches:
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
+            elif made.event_type in CLOSING and self.net.routes is not None and self.net.routes.passing:
+                self._tidy(made)
             elif made.event_type == "RunDrainTimedOut":
                 alert = _drain_alert(self.run, self.decider)
                 logger.warning("Run %s: %s", self.run.run_id, alert.detail, extra=self.about)
                 self.engine.alert(alert)
             elif made.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (made.raw_payload or b""):
                 self.engine.alert(_stop_alert(self.run, made))
+
+    def _tidy(self, made: Draft) -> None:
+        """Delete results that were only wanted until now. What is left behind by a crash is found by `prune`."""
+        assert self.net.routes is not None
+        play, place = self.decider.work.play, parse_path(made.step_id or "")
+        if place is not None and (play is None or place.owner in play.visits):
+            return  # its arcs have not been looked at
+        prefixes: dict[tuple[str, str], None] = {}
+        for passing in self.net.routes.passing:
+            store = passing.store or self.net.store
+            if place is None or (passing.scope is Scope.STEP and passing.step == place.step):
+                prefix = key_prefix(passing.scope, self.run.run_id, place)
+                prefixes[store, prefix] = None
+        for store, prefix in prefixes:
+            self.engine.do(self._collect(store, prefix))
+
+    async def _collect(self, store: str, prefix: str) -> None:
+        try:
+            await self.engine.results.tiers.collect(store, prefix)
+        except (RunwrightError, OSError) as error:
+            logger.warning("Run %s: results were left in %s: %s", self.run.run_id, store, error, extra=self.about)
 
     def _stop(self) -> None:
         stop = self.decider.stop

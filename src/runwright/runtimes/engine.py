@@ -25,7 +25,8 @@ from runwright.plans.store import PlanStore
 from runwright.results.artifacts import ArtifactStore
 from runwright.results.logtable import StepLogTable
 from runwright.results.steplogs import StepLogs
-from runwright.results.values import Values
+from runwright.results.tiers import Tiers
+from runwright.results.values import KeptValues, Values
 from runwright.tools.base import Tool
 from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
@@ -39,6 +40,7 @@ from .rooms import Rooms
 from .runplans import RunPlans
 from .settings import EngineSettings
 from .tasks import TaskTable
+from .tidying import prune_results, tidy_for_ever
 from .timers import LONGEST_SLEEP, Timers
 from .work import Executing, SubRunning
 
@@ -63,6 +65,7 @@ class Engine:
         secrets: SecretsProvider | None = None,
         provider: str = "embedded",
         artifacts: ArtifactStore | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self.log = log
         self.owner = owner
@@ -71,9 +74,9 @@ class Engine:
         self.executor = executor
         self.tools = tools
         self.plans = plans
-        self.run_plans = RunPlans(log, plans)
+        self.run_plans = RunPlans(log, plans, self.check_stores)
         self.net_of = self.run_plans.net
-        self.results = results
+        self.results = KeptValues(results, tiers or Tiers({}, "local", self.clock.now))
         self.step_logs = step_logs
         self.settings = settings
         self.provider = provider
@@ -120,7 +123,7 @@ class Engine:
         if not self.settings.alone:
             works += [self.keeper.keep(), self.lookout.watch_signals(), self.lookout.claim_wanted()]
         if self.settings.recover:
-            works.append(self.lookout.take_over())
+            works += [self.lookout.take_over(), tidy_for_ever(self.log, self.results.tiers, self.clock)]
         if self.dispatch is not None:
             works.append(self.dispatch.watch())
         for work in works:
@@ -149,6 +152,7 @@ class Engine:
         except RunwrightError as error:
             logger.warning("The lease could not be released; it ends by itself: %s", error)
         await asyncio.gather(*self._errands, return_exceptions=True)
+        await self.results.tiers.close()
         self.executor.close()
 
     @property
@@ -176,6 +180,15 @@ class Engine:
     def due_at(self, tool: Tool, inputs: Any) -> int:
         due: Callable[[Any, int], int] = getattr(tool, "due_at")  # noqa: B009 - only tools on the timer lane have it
         return due(inputs, self.clock.now())
+
+    def check_stores(self, net: Net) -> None:
+        """Refuse a playbook whose results cannot be kept here."""
+        if net.routes is not None:
+            self.results.tiers.check(net.routes.stores)
+
+    async def prune_results(self) -> dict[str, int]:
+        """Delete large results that nobody can want any more; how many, by store."""
+        return await prune_results(self.log, self.results.tiers)
 
     def alert(self, alert: Alert) -> None:
         self.do(self.log.raise_alerts([alert]))

@@ -33,6 +33,7 @@ from runwright.tools.secrets import Mask, SecretContext
 from .dispatch import RemoteExecution
 from .executor import Outcome, Work
 from .facts import Asked, CheckpointAsked, StepEnded, WaitBegan, is_under_way
+from .resolving import resolve
 from .tasks import StepOrder
 from .work import Execution
 
@@ -141,7 +142,7 @@ class Launcher:
             return
         except Missing as missing:
             self._waiting.append((path, attempt))
-            self.missing[missing.ref["sha256"]] = missing.ref
+            self.missing[missing.digest] = missing.ref
             return
         except (RunwrightError, StepError) as error:
             self._fail(path, attempt, error)
@@ -305,7 +306,14 @@ class Launcher:
             secrets={name: secrets[name] for name in running.node.step.secret_refs},
             artifacts=None if self._engine.artifacts is None else _Shelf(self._engine.artifacts, running.artifacts),
             iteration=decider.iteration(path) if running.lane is Lane.RUN else None,
+            resolve=self._resolve if self._driver.net.routes is not None else None,
         )
+
+    def _resolve(self, ref: Any) -> Any:
+        """Called by a task, wherever it runs: the result that a reference names."""
+        engine = self._engine
+        work = resolve(engine.log, engine.results, ref, self._driver.run.tenant_id)
+        return asyncio.run_coroutine_threadsafe(work, engine.loop).result()
 
     def _save(self, path: str, attempt: int, mask: Mask | None, state: Any) -> None:
         """Called by the step, wherever it runs: wait until the checkpoint is durable."""
@@ -330,7 +338,10 @@ class Launcher:
 
     def _fail(self, path: str, attempt: int, error: RunwrightError | StepError) -> None:
         message = error.detail if isinstance(error, RunwrightError) else error.message
-        info = ErrorInfo(error.code, message, retryable=False, category="plan")
+        gone = error.code == ErrorCode.REFERENCE_NOT_AVAILABLE
+        if gone:
+            self._driver.decider.values.lost.clear()  # it may be there when the step is tried again
+        info = ErrorInfo(error.code, message, retryable=gone, category="system" if gone else "plan")
         self._driver.tell(StepEnded(path, attempt, 0.0, None, info))
 
     def _ended(self, running: _Running, outcome: Outcome) -> None:
@@ -423,8 +434,8 @@ class Launcher:
         self.missing = {}
         for digest, ref in missing.items():
             try:
-                body = await self._engine.results.get(ref)
-                values.fetched[digest] = msgspec.json.decode(body)
+                body = await self._engine.results.get(self._driver.run.run_id, ref)
+                values.at_hand.add(digest, msgspec.json.decode(body), len(body))
             except RunwrightError as error:
                 values.lost[digest] = error
         waiting, self._waiting = self._waiting, []

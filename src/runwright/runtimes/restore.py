@@ -36,7 +36,7 @@ async def restore(
     state = await fold_run(log, run.run_id, net.wanted)
     decider = Decider(net, state, run, engine_attempt, drain_timeout)
     if before is not None:
-        decider.values.fetched = before.values.fetched
+        decider.values.at_hand = before.values.at_hand
     return decider, state.summary.last_event_seq
 
 

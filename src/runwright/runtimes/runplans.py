@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from runwright.contract import payloads
@@ -22,9 +23,10 @@ logger = logging.getLogger("runwright.engine")
 
 
 class RunPlans:
-    def __init__(self, log: RunLog, plans: PlanStore) -> None:
+    def __init__(self, log: RunLog, plans: PlanStore, check: Callable[[Net], None]) -> None:
         self._log = log
         self._plans = plans
+        self._check = check
 
     async def to_drive(self, run: RunIdentity, provider: str) -> tuple[Net, payloads.RunStarted]:
         """The same, for whoever wants to carry the plan out: one that was only played must not be."""
@@ -34,6 +36,7 @@ class RunPlans:
                 ErrorCode.CAPABILITY_NOT_SUPPORTED,
                 f"Run {run.run_id!r} belongs to the runtime {started.engine_type}; this is {provider}.",
             )
+        self._check(net)
         return net, started
 
     async def net(self, run: RunIdentity) -> Net:

@@ -19,6 +19,7 @@ from runwright.contract.events import RunEventRecord
 from runwright.contract.noetl import noetl_event
 from runwright.contract.paths import parse_path
 from runwright.contract.plan import content_hash, plan_body
+from runwright.contract.resultref import digest_in
 from runwright.contract.snapshot import StepSnapshot
 from runwright.contract.timestamps import is_utc
 from runwright.control.access import Act
@@ -33,7 +34,7 @@ from .model import ArtifactList, Entity, EntityPage, EventPage, LogPage
 from .runs import Asked, RunId, real
 
 _SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
-_REFERRING = frozenset({"StepCompleted", "StepSkipped", "LoopStarted", "LoopIterationDone"})
+_REFERRING = frozenset({"ResultStored", "StepCompleted", "StepSkipped", "LoopStarted", "LoopIterationDone"})
 _ITERATIONS = {
     "LoopIterationScheduled": "PENDING",
     "LoopIterationStarted": "RUNNING",
@@ -230,7 +231,7 @@ async def get_artifact(call: Asking, runId: RunId, sha256: FromPath[str], asked:
     operation_id=None,
     tags=["runs"],
     summary="What a step gave back, or the run as a whole",
-    description="`ref` is a step's id, or the sha256 of a reference in one of the run's events.",
+    description="`ref` is a step's id, the address of a task's result, or the sha256 of a reference in an event.",
     responses=problems(404, 409),
 )
 async def get_result(call: Asking, runId: RunId, ref: FromPath[str | None] = None) -> Response[Any]:  # noqa: N803
@@ -243,7 +244,8 @@ async def get_result(call: Asking, runId: RunId, ref: FromPath[str | None] = Non
     if digest is None:
         return answer(await call.operations.result(run_id, name))
     reference = await _reference(call, run_id, digest[1])
-    return answer(await call.service.operations.engine.results.get(reference), headers={"cache-control": IMMUTABLE})
+    body = await call.service.operations.engine.results.get(run_id, reference)
+    return answer(body, headers={"cache-control": IMMUTABLE})
 
 
 async def _reference(call: Call, run_id: str, digest: str) -> dict[str, Any]:
@@ -251,9 +253,9 @@ async def _reference(call: Call, run_id: str, digest: str) -> dict[str, Any]:
     step wrote into a payload."""
     async for record in call.service.log.events(run_id):
         if record.event_type in _REFERRING and digest.encode() in bytes(record.raw_payload):
-            for name in ("resultRef", "itemsRef"):
+            for name in ("resultRef", "itemsRef", "result_ref"):
                 found: Any = (record.payload or {}).get(name)
-                if isinstance(found, dict) and found.get("sha256") == digest:  # pyright: ignore[reportUnknownMemberType]
+                if isinstance(found, dict) and digest_in(found) == digest:  # pyright: ignore[reportUnknownArgumentType]
                     return found  # pyright: ignore[reportUnknownVariableType]
     raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, "No event of this run refers to a value with that hash.")
 

@@ -29,6 +29,7 @@ from runwright.plans.durations import read_duration
 from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.store import PlanStore
 from runwright.results.steplogs import StepLogs
+from runwright.results.tiers import in_memory
 from runwright.results.values import ValuesWithLog
 from runwright.runtimes.engine import Engine
 from runwright.runtimes.executor import Outcome, Work
@@ -165,6 +166,7 @@ class PlayApp:
             "test",
             EngineSettings(alone=True),
             provider="mock",
+            tiers=in_memory(clock.now),
         )
         await self._engine.open()
         self._errands.add(asyncio.create_task(self._answer()))

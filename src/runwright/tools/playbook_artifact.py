@@ -40,6 +40,11 @@ class PlaybookArtifactTool:
             source = Path(inputs.path) if inputs.path is not None else msgspec.json.encode(inputs.data)
             return context.keep(source, inputs.type)
         assert inputs.ref is not None
+        if _is_result(inputs.ref) and context.resolve is not None:
+            value = context.resolve(inputs.ref)
+            if inputs.path is None:
+                return value
+            return {"path": inputs.path, "size_bytes": Path(inputs.path).write_bytes(msgspec.json.encode(value))}
         if inputs.path is not None:
             return {"path": inputs.path, "size_bytes": context.fetch(inputs.ref, inputs.path)}
         with tempfile.TemporaryDirectory() as folder:
@@ -50,3 +55,9 @@ class PlaybookArtifactTool:
             except (msgspec.DecodeError, UnicodeError):
                 message = "This artifact is no JSON: give a `path` to write it to."
                 raise StepError("INVALID_INPUT", message, retryable=False) from None
+
+
+def _is_result(ref: dict[str, Any] | str) -> bool:
+    """Whether this is the reference of a task's result, and not of an artifact."""
+    address = ref.get("ref") if isinstance(ref, dict) else ref
+    return isinstance(address, str) and address.startswith("noetl://")

@@ -92,7 +92,11 @@ def scope_name(name: str) -> str:
 _UNDERSCORED = frozenset({"_prev", "_task", "_attempt"})
 
 
+_FIELDS = frozenset({"_ref", "_store", "_preview", "__ref__", "__preview__"})
+"""What a playbook can ask of a result that is kept elsewhere. They are keys of a mapping, like all fields."""
+
+
 def public(name: str) -> str:
-    if name.startswith("_"):
+    if name.startswith("_") and name not in _FIELDS:
         raise Fault(f'names with a leading underscore cannot be used; for a field of data write ["{name[:40]}"]')
     return name

@@ -136,3 +136,17 @@ INSERT INTO task_report (task_id, lease_no, body, answer) VALUES ($1, $2, $3, 'k
 
 -- name: kept_of
 SELECT body FROM task_report WHERE task_id = $1 AND answer = 'kept' ORDER BY report_no;
+
+-- Large results of tasks.
+
+-- name: put_result
+INSERT INTO kept_result (key, body) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING;
+
+-- name: get_result
+SELECT body FROM kept_result WHERE key = $1;
+
+-- name: delete_result
+DELETE FROM kept_result WHERE key = $1;
+
+-- name: results_after
+SELECT key FROM kept_result WHERE key > $1 AND key < $2 ORDER BY key LIMIT 1000;

@@ -1,0 +1,162 @@
+"""What becomes of a task's result: it stands in the event, or a reference to where it is kept does."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any, cast
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.paths import EntityPath
+from runwright.contract.playbook import Keeping, Scope
+from runwright.contract.resultref import ResultAddress, ResultMeta, ResultPreview, ResultRef, result_address
+from runwright.contract.timestamps import from_micros, to_micros
+
+from .refer import INLINE_LIMIT
+
+PREVIEW = 1024  # bytes
+MANIFEST_INLINE = 1024  # bytes: the parts of a manifest stay at hand until its pipeline ends
+MOST_EXTRACTED = 16 * 1024  # bytes
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+_STEP = re.compile(r"\.?([^.\[\]$*?@()\"']+)|\[(\d{1,9})\]")
+
+
+class Spot(msgspec.Struct, frozen=True):
+    """Where bytes are to be put."""
+
+    store: str
+    key: str
+    compression: str = "none"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A result as it goes into events, and what has to be stored first."""
+
+    body: bytes
+    ref: ResultRef | None = None
+    spot: Spot | None = None
+    extracted: dict[str, Any] = {}
+
+
+def keep(keeping: Keeping, address: ResultAddress, body: bytes, store: str, now: int) -> Kept:
+    """Decide where a result goes. `store` is where those go whose task does not say."""
+    extracted = _extracted(keeping, body)
+    usual = INLINE_LIMIT if keeping.manifest is None else MANIFEST_INLINE
+    if len(body) <= (usual if keeping.inline_max_bytes is None else keeping.inline_max_bytes):
+        return Kept(body, extracted=extracted)
+    storing = keeping.store
+    expires = None if storing.ttl is None else from_micros(now + int(storing.ttl * 1e6))
+    digest = sha256(body).hexdigest()
+    ref = ResultRef(
+        ref=result_address(address.run_id, address.place, address.attempt),
+        store=storing.kind or store,
+        scope=storing.scope,
+        expires_at=expires,
+        meta=ResultMeta(len(body), digest, compression=storing.compression),
+        extracted=extracted,
+        preview=_preview(body, PREVIEW if keeping.preview_max_bytes is None else keeping.preview_max_bytes),
+    )
+    key = result_key(storing.scope, address.run_id, address.place, expires, digest)
+    return Kept(body, ref, Spot(ref.store, key, storing.compression), extracted)
+
+
+# Keys: all that a collector has to know stands in the name
+
+
+EXPIRING = "expiring"
+"""Where those lie that have no other end than a time."""
+
+PASSING = (Scope.STEP, Scope.EXECUTION, Scope.WORKFLOW, EXPIRING)
+"""What the keys begin with of everything that will be deleted some day."""
+
+
+def result_key(scope: str, run_id: str, place: EntityPath, expires_at: str | None, digest: str) -> str:
+    until = "kept" if expires_at is None else str(to_micros(expires_at) // 1_000_000)
+    shelf = EXPIRING if scope == Scope.PERMANENT and expires_at is not None else scope
+    return f"{key_prefix(shelf, run_id, place)}{until}-{digest}"
+
+
+def key_prefix(scope: str, run_id: str, place: EntityPath | None = None) -> str:
+    """What the keys of a run begin with, or where the scope is a step's, those of one visit."""
+    visit = "" if place is None else f"{_named(place.owner)}/" if scope == Scope.STEP else "-/"
+    return f"{scope}/{_named(run_id)}/{visit}"
+
+
+class KeyParts(msgspec.Struct, frozen=True):
+    scope: str
+    run_id: str
+    expires: int | None  # seconds since 1970
+
+
+def read_result_key(key: str) -> KeyParts | None:
+    """What a key says; None where it is none of ours."""
+    parts = key.split("/")
+    if len(parts) != 4 or parts[0] not in (*PASSING, Scope.PERMANENT):
+        return None
+    until, _, digest = parts[3].partition("-")
+    if len(digest) != 64 or not (until == "kept" or until.isdecimal()):
+        return None
+    return KeyParts(parts[0], _unnamed(parts[1]), None if until == "kept" else int(until))
+
+
+def _named(text: str) -> str:
+    """A text that every store takes as part of a name."""
+    return text if _PLAIN.fullmatch(text) and text not in (".", "..") else "=" + text.encode().hex()
+
+
+def _unnamed(text: str) -> str:
+    return bytes.fromhex(text[1:]).decode() if text.startswith("=") else text
+
+
+# Fields and previews
+
+
+def steps_of(path: str) -> list[str | int] | None:
+    """A path such as `$.paging.pages[0].next`, step by step; None where it is none."""
+    rest = path.removeprefix("$")
+    steps: list[str | int] = []
+    at = 0
+    while at < len(rest):
+        match = _STEP.match(rest, at)
+        if match is None:
+            return None
+        steps.append(match[1] if match[2] is None else int(match[2]))
+        at = match.end()
+    return steps or None
+
+
+def at_path(value: Any, path: str) -> Any:
+    """What lies there; null where nothing does."""
+    for step in steps_of(path) or ():
+        if isinstance(value, dict) and isinstance(step, str):
+            value = cast("dict[str, Any]", value).get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(cast("list[Any]", value)):
+            value = cast("list[Any]", value)[step]
+        else:
+            return None
+    return value
+
+
+def _extracted(keeping: Keeping, body: bytes) -> dict[str, Any]:
+    if not keeping.select:
+        return {}
+    value = msgspec.json.decode(body)
+    extracted = {each.name: at_path(value, each.path) for each in keeping.select}
+    size = len(msgspec.json.encode(extracted))
+    if size > MOST_EXTRACTED:
+        raise RunwrightError(
+            ErrorCode.RESULT_NOT_STORABLE,
+            f"What `select` takes from the result has {size:,} bytes, and the limit is {MOST_EXTRACTED:,}. "
+            "Select smaller fields.",
+        )
+    return extracted
+
+
+def _preview(body: bytes, most: int) -> ResultPreview | None:
+    if not most:
+        return None
+    sample = body[:most].decode(errors="ignore")
+    return ResultPreview(len(body) > most, len(body), sample)

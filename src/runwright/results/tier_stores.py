@@ -1,0 +1,189 @@
+"""The stores for large results beyond this machine: a bucket, an object store of NATS, a table of Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import urlsplit
+
+from runwright.contract.errors import RunwrightError
+
+from .bucket import bucket_troubles
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.js.object_store import ObjectStore
+    from obstore.store import S3Store
+
+TO_CONNECT = 5.0  # seconds
+PATIENCE = 30.0  # seconds that a store of NATS may take for one thing
+
+
+class BucketTier:
+    """`s3://bucket/prefix`, with credentials from where S3 clients look for them."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        from obstore.store import S3Store
+
+        parts = urlsplit(url)
+        self._store: S3Store = S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **options)
+
+    async def put(self, key: str, body: bytes) -> None:
+        with bucket_troubles():
+            await self._store.put_async(key, body)
+
+    async def get(self, key: str) -> bytes:
+        with bucket_troubles():
+            found = await self._store.get_async(key)
+            return bytes(await found.bytes_async())
+
+    async def delete(self, key: str) -> None:
+        with bucket_troubles():
+            await self._store.delete_async(key)
+
+    async def names(self, prefix: str) -> AsyncIterator[str]:
+        with bucket_troubles():
+            # A bucket lists by whole parts of names, which is what the slash at the end of a prefix stands for.
+            pages: Any = self._store.list(prefix or None)  # pyright: ignore[reportUnknownMemberType]
+            async for page in pages:
+                for found in page:
+                    yield found["path"]
+
+    async def close(self) -> None: ...
+
+
+class NatsTier:
+    """A bucket in the object store of NATS. What JetStream has acknowledged counts as kept."""
+
+    def __init__(self, client: Client, store: ObjectStore) -> None:
+        self._client = client
+        self._store = store
+
+    @classmethod
+    async def connect(cls, url: str, bucket: str, options: Mapping[str, Any]) -> NatsTier:
+        import nats
+        from nats.js.errors import BucketNotFoundError
+
+        async with _nats_troubles():
+            async with asyncio.timeout(TO_CONNECT):
+                client: Client = await cast("Any", nats).connect(
+                    url, max_reconnect_attempts=-1, error_cb=_ignore, **options
+                )
+            try:
+                jetstream: Any = client.jetstream()  # pyright: ignore[reportUnknownMemberType]
+                try:
+                    store = await jetstream.object_store(bucket)
+                except BucketNotFoundError:
+                    store = await jetstream.create_object_store(bucket)
+            except BaseException:
+                await client.close()
+                raise
+            return cls(client, store)
+
+    async def put(self, key: str, body: bytes) -> None:
+        async with _nats_troubles():
+            await self._store.put(key, body)
+
+    async def get(self, key: str) -> bytes:
+        async with _nats_troubles():
+            return (await self._store.get(key)).data or b""
+
+    async def delete(self, key: str) -> None:
+        from nats.js.errors import NotFoundError
+
+        async with _nats_troubles():
+            try:
+                await self._store.delete(key)
+            except NotFoundError:
+                return
+
+    async def names(self, prefix: str) -> AsyncIterator[str]:
+        """Its objects cannot be listed by the beginning of their names: all are, and those are picked out."""
+        for name in await self._all():
+            if name.startswith(prefix):
+                yield name
+
+    async def _all(self) -> list[str]:
+        from nats.js.errors import NotFoundError
+
+        async with _nats_troubles():
+            try:
+                found = await self._store.list(ignore_deletes=True)
+            except NotFoundError:
+                return []
+            return sorted(info.name for info in found if not info.deleted)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+async def _ignore(_error: Exception) -> None:
+    """Whoever asks next is told; the client would print it."""
+
+
+@asynccontextmanager
+async def _nats_troubles() -> AsyncGenerator[None]:
+    """What the client raises, as OSErrors; and nothing waits for ever."""
+    from nats.errors import Error
+    from nats.js.errors import NotFoundError
+
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield
+    except NotFoundError:
+        raise FileNotFoundError from None
+    except (Error, TimeoutError) as error:
+        raise OSError(str(error).strip() or type(error).__name__) from error
+
+
+class Table(Protocol):
+    """The desk of a log on Postgres."""
+
+    async def read(self, name: str, *values: Any) -> list[Any]: ...
+    async def write(self, name: str, *values: Any) -> list[Any]: ...
+
+
+class PostgresTier:
+    def __init__(self, table: Table, close: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._table = table
+        self._close = close
+
+    async def put(self, key: str, body: bytes) -> None:
+        with _postgres_troubles():
+            await self._table.write("put_result", key, body)
+
+    async def get(self, key: str) -> bytes:
+        with _postgres_troubles():
+            rows = await self._table.read("get_result", key)
+        if not rows:
+            raise FileNotFoundError
+        return bytes(rows[0][0])
+
+    async def delete(self, key: str) -> None:
+        with _postgres_troubles():
+            await self._table.write("delete_result", key)
+
+    async def names(self, prefix: str) -> AsyncIterator[str]:
+        last, beyond = prefix, f"{prefix}\U0010ffff"
+        while True:
+            with _postgres_troubles():
+                rows = await self._table.read("results_after", last, beyond)
+            if not rows:
+                return
+            for row in rows:
+                yield row[0]
+            last = rows[-1][0]
+
+    async def close(self) -> None:
+        if self._close is not None:
+            await self._close()
+
+
+@contextmanager
+def _postgres_troubles() -> Generator[None]:
+    try:
+        yield
+    except RunwrightError as error:
+        raise OSError(error.detail) from error

@@ -1,0 +1,366 @@
+"""Large results of tasks: kept outside the log, read by reference, gathered, and deleted when nobody wants them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from engine_kit import engine, only, until
+from playbook_kit import code, noop, otherwise, play, playbook, result, rules, to, when
+from runwright.contract.paths import EntityPath
+from runwright.contract.resultref import parse_result_address, result_address
+from runwright.control.operations import Operations
+from servers import Nats
+
+LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
+
+
+def keeping(tool: dict[str, Any], **how: Any) -> dict[str, Any]:
+    return {**tool, "spec": {**tool.get("spec", {}), "result": how}}
+
+
+@pytest.fixture(params=["local", "s3", "nats_object", pytest.param("postgres", marks=pytest.mark.slow)])
+def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of each kind, as runwright.toml names it."""
+    monkeypatch.chdir(tmp_path)
+    kind: str = request.param
+    if kind == "s3":
+        given = request.getfixturevalue("bucket")
+        table = {"url": given["store"], "endpoint": given["endpoint"], "region": given["region"]}
+    elif kind == "nats_object":
+        table = {"url": request.getfixturevalue("nats").url, "bucket": f"b{tmp_path.name}".replace("_", "-")[-30:]}
+    elif kind == "postgres":
+        table = {"url": request.getfixturevalue("postgres_url")}
+    else:
+        table = {"folder": str(tmp_path / "kept")}
+    lines = [f"[results.{kind}]", *(f'{name} = "{value}"' for name, value in table.items())]
+    Path("runwright.toml").write_text("\n".join(lines))
+    return kind
+
+
+async def names(operations: Operations, kind: str) -> list[str]:
+    tier = await operations.engine.results.tiers._tier(kind)
+    found: AsyncIterator[str] = tier.names("")
+    return [name async for name in found]
+
+
+async def events(operations: Operations, run_id: str, event_type: str) -> list[rw.RunEventRecord]:
+    return [record for record in await operations.log.read(run_id) if record.event_type == event_type]
+
+
+async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_store: str) -> None:
+    large = keeping(
+        code(LARGE),
+        store={"kind": kind, "compression": "gzip"},
+        select=[{"path": "$.paging.next", "as": "cursor"}],
+        preview_max_bytes=20,
+    )
+    document = playbook(
+        {"step": "a", "tool": [{"big": large}], "next": to("b")},
+        {"step": "b", "tool": noop({"cursor": "{{ a.cursor }}", "sum": "{{ a.rows | sum }}"})},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert await result(operations, snapshot) == {"cursor": "c7", "sum": sum(range(30000))}
+        stored = (await events(operations, snapshot.run_id, "ResultStored"))[0].payload
+        ended = (await events(operations, snapshot.run_id, "TaskDone"))[0]
+        whole = await operations.result(snapshot.run_id, "a")
+        address = f"noetl://execution/{snapshot.run_id}/step/a/task/big/run/1.1/attempt/1"
+        assert await operations.result(snapshot.run_id, address) == whole
+    assert only(story, "ResultStored") == ["ResultStored a/big"]
+    assert stored is not None
+    ref = stored["result_ref"]
+    body = msgspec.json.encode(whole)
+    assert ref == {
+        "kind": "result_ref",
+        "ref": address,
+        "store": kind,
+        "scope": "permanent",
+        "meta": {
+            "bytes": len(body),
+            "sha256": hashlib.sha256(body).hexdigest(),
+            "content_type": "application/json",
+            "compression": "gzip",
+        },
+        "extracted": {"cursor": "c7"},
+        "preview": {"truncated": True, "bytes": len(body), "sample": '{"rows":[0,1,2,3,4,5'},
+    }
+    assert stored["extracted"] == {"cursor": "c7"}
+    assert ended.payload is not None
+    assert ended.payload["result_ref"] == ref
+    assert "result" not in ended.payload["outcome"]
+    assert len(ended.raw_payload) < 2000
+
+
+async def test_what_is_only_wanted_for_a_while_is_deleted(kind: str, file_store: str) -> None:
+    def large(scope: str) -> dict[str, Any]:
+        return keeping(code(LARGE), store={"kind": kind, "scope": scope})
+
+    document = playbook(
+        {"step": "a", "tool": [{"x": large("step")}, {"y": noop("{{ x.paging.next }}")}], "next": to("b")},
+        {"step": "b", "tool": [{"x": large("execution")}], "next": to("c")},
+        {"step": "c", "tool": [{"x": large("permanent")}, {"y": noop("{{ [a, b.paging.next] }}")}]},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == ["c7", "c7"]
+
+        async def is_tidy() -> bool:
+            return [name.partition("/")[0] for name in await names(operations, kind)] == ["permanent"]
+
+        await until(is_tidy, "an orderly store")
+        with pytest.raises(rw.RunwrightError, match="kept for the execution only") as error:
+            await operations.result(snapshot.run_id, "b")
+        assert error.value.code == "REFERENCE_NOT_AVAILABLE"
+
+
+async def test_prune_finds_what_was_left_behind(kind: str, file_store: str) -> None:
+    async def is_over(_run: str, whole: bool) -> bool:
+        return not whole
+
+    async with engine(file_store) as operations:
+        tiers = operations.engine.results.tiers
+        tier = await tiers._tier(kind)
+        digest = "0" * 64
+        left = [f"execution/r/-/kept-{digest}", f"step/r/a/kept-{digest}", f"expiring/r/-/12-{digest}"]
+        stay = [f"workflow/r/-/kept-{digest}", f"expiring/r/-/9999999999-{digest}", f"permanent/r/-/kept-{digest}"]
+        for key in [*left, *stay]:
+            await tier.put(key, b"x")
+        assert (await tiers.prune(is_over))[kind] == 3
+        assert sorted(await names(operations, kind)) == sorted(stay)
+        for key in [*stay, *stay]:
+            await tier.delete(key)
+        assert await names(operations, kind) == []
+        with pytest.raises(FileNotFoundError):
+            await tier.get(stay[0])
+
+
+async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store: str) -> None:
+    document = playbook(
+        {
+            "step": "a",
+            "tool": [
+                {"small": keeping(code("result = {'id': 7, 'pad': 'x' * 100}"), select=[{"path": "id", "as": "nr"}])},
+                {"moved": keeping(code("result = [1, 2, 3]"), inline_max_bytes=0)},
+                {"end": noop({"nr": "{{ small.nr }}", "whole": "{{ small.id }}", "list": "{{ moved }}"})},
+            ],
+        },
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert await result(operations, snapshot) == {"nr": 7, "whole": 7, "list": [1, 2, 3]}
+    assert only(story, "ResultStored") == ["ResultStored a/moved"]
+
+
+async def test_selected_fields_are_read_without_fetching(file_store: str) -> None:
+    """The bytes are gone, and what was selected is there."""
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE), select=[{"path": "paging.more", "as": "more"}])}],
+         "next": {"arcs": [{"step": "b", "when": "{{ a.more }}"}]}},
+        {"step": "b", "tool": [{"end": noop({"more": "{{ a.more }}", "from": "{{ a._ref.store }}"})}]},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        fetched: list[Any] = []
+        get = operations.engine.results.tiers.get
+
+        async def noting(run_id: str, ref: Any) -> bytes:
+            fetched.append(ref)
+            return await get(run_id, ref)
+
+        operations.engine.results.tiers.get = noting  # type: ignore[method-assign]
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == {"more": True, "from": "local"}
+        assert fetched == []
+
+
+async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
+    """REFERENCE_NOT_AVAILABLE is an outcome like another: a policy may try again."""
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
+        {"step": "hold", "tool": code("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"),
+         "next": to("b")},
+        {"step": "b", "tool": [{"use": {
+            **noop("{{ a.rows | length }}"),
+            "spec": rules(when("outcome.error.code == 'REFERENCE_NOT_AVAILABLE' and outcome.error.retryable", "retry", attempts=100, delay=0.02), otherwise("continue")),
+        }}]},
+    )  # fmt: skip
+    async with engine(file_store) as first:
+        run_id = await first.start(first.load(document))
+        await until(lambda: asyncio.to_thread(Path("reached").exists))
+    async with engine(file_store, alone=True) as operations:
+        tier = await operations.engine.results.tiers._tier("local")
+        (key,) = [name async for name in tier.names("")]
+        body = await tier.get(key)
+        await tier.delete(key)
+        Path("go").touch()
+        await operations.take_up(run_id)
+        await until(lambda: operations.log.find_event(run_id, "TaskAttemptFailed", "b/use", 2))
+        await tier.put(key, body)
+        snapshot = await operations.wait(run_id, 20)
+        assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
+        await tier.put(key, body[:-1] + b"]")
+        with pytest.raises(rw.RunwrightError, match="damaged"):
+            await operations.result(run_id, "a")
+
+
+async def test_a_result_has_its_time(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE), store={"ttl": "50ms"})}]},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        await asyncio.sleep(0.1)
+        with pytest.raises(rw.RunwrightError, match="kept until 20"):
+            await operations.result(snapshot.run_id, "a")
+        ref = (await events(operations, snapshot.run_id, "ResultStored"))[0].payload
+        assert ref is not None
+        assert ref["result_ref"]["expires_at"] > "2026"
+
+
+async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> None:
+    turning = rules(
+        when("_task == 'page' and outcome.result.more", "jump", to="page", set_iter={"n": "{{ outcome.result.n }}"}),
+        otherwise("continue"),
+    )
+    page = "result = {'rows': [[n, 'x' * 400]] * 5, 'n': n + 1, 'more': n < 3}"
+
+    def step(name: str, strategy: str, **more: Any) -> dict[str, Any]:
+        task = {**code(page, n="{{ iter.n | default(0) }}"), "spec": turning}
+        gathered = keeping(task, manifest={"as": "pages", "strategy": strategy, **more})
+        return {"step": name, "tool": [{"page": gathered}, {"all": noop("{{ pages }}")}]}
+
+    document = playbook(
+        {**step("append", "append"), "next": to("concat")},
+        {**step("concat", "concat", path="$.rows"), "next": to("merge")},
+        {**step("merge", "merge"), "next": to("replace")},
+        {**step("replace", "replace", path="n"), "next": to("end")},
+        {"step": "end", "tool": noop({"a": "{{ append | map(attribute='n') | list }}", "c": "{{ concat | length }}",
+                                      "m": "{{ merge.n }}", "r": "{{ replace }}"})},
+    )  # fmt: skip
+    async with engine(store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == {"a": [1, 2, 3, 4], "c": 20, "m": 4, "r": 4}
+        grown = await events(operations, snapshot.run_id, "ResultManifestUpdated")
+    assert [record.step_id for record in grown[:4]] == [
+        "append/page", "append/page@2", "append/page@3", "append/page@4"
+    ]  # fmt: skip
+    last = grown[3].payload
+    assert last is not None
+    manifest = last["result_ref"]
+    assert (manifest["kind"], manifest["name"], manifest["strategy"]) == ("manifest", "pages", "append")
+    assert (manifest["total_parts"], manifest["total_bytes"] > 8000) == (4, True)
+    assert manifest["part"]["ref"].endswith("/step/append/task/page/run/1.4/attempt/1")
+
+
+async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "loop": {"in": "{{ [1, 2, 3] }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
+         "tool": [{"big": keeping(code("result = [n] * 40000", n="{{ iter.n }}"), preview_max_bytes=0)}], "next": to("b")},
+        {"step": "b", "tool": noop("{{ a | map('sum') | list }}")},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert await result(operations, snapshot) == [40000, 80000, 120000]
+        (grown,) = await events(operations, snapshot.run_id, "ResultManifestUpdated")
+        assert await operations.result(snapshot.run_id, "a") == [[1] * 40000, [2] * 40000, [3] * 40000]
+    assert only(story, "ResultManifestUpdated") == ["ResultManifestUpdated a"]
+    assert grown.payload is not None
+    assert grown.payload["result_ref"] == {
+        "kind": "manifest", "strategy": "append", "total_parts": 3, "total_bytes": 3 * 80001
+    }  # fmt: skip
+
+
+async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("b")},
+        {"step": "b", "tool": [
+            {"whole": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}},
+            {"end": noop("{{ whole.paging }}")},
+        ]},
+    )  # fmt: skip
+    stranger = playbook({"step": "b", "tool": {"kind": "artifact", "action": "get", "ref": "{{ workload.ref }}"}},
+                        workload={"ref": ""})  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == {"next": "c7", "more": True}
+        address = result_address(snapshot.run_id, EntityPath("a", task="big"), 1)
+        same, _ = await play(operations, stranger, params={"ref": address})
+        assert (await result(operations, same))["paging"]["next"] == "c7"
+        from runwright.control.operations import Place
+
+        other, story = await play(operations, stranger, params={"ref": address}, place=Place("other", "p", "e"))
+        assert other.status == "FAILED"
+        assert "TaskFailed b/b REFERENCE_NOT_AVAILABLE" in story
+        with pytest.raises(rw.RunwrightError, match="another run"):
+            await operations.result(same.run_id, address)
+
+
+async def test_a_store_that_is_not_configured_is_refused_before_anything_runs(file_store: str) -> None:
+    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE), store={"kind": "s3"})}]})
+    async with engine(file_store) as operations:
+        with pytest.raises(rw.RunwrightError, match=r"no store 's3'.*\[results.s3\]") as error:
+            await operations.start(operations.load(document))
+        assert error.value.code == "CAPABILITY_NOT_SUPPORTED"
+        assert (await operations.log.list_runs()).runs == []
+
+
+async def test_a_store_that_is_away_is_waited_for(
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nats = Nats()
+    try:
+        Path("runwright.toml").write_text(
+            f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{nats.url}"'
+        )
+        nats.kill()
+        document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE))}]})
+        async with engine(file_store) as operations:
+            run_id = await operations.start(operations.load(document))
+            await asyncio.sleep(0.5)
+            assert await operations.log.find_event(run_id, "TaskDone", "a/big") is None
+            nats.start()
+            snapshot = await operations.wait(run_id, 20)
+            assert snapshot.status == "COMPLETED"
+            assert (await operations.run_result(run_id))["paging"]["next"] == "c7"
+    finally:
+        nats.stop()
+
+
+async def test_too_much_cannot_be_selected(file_store: str) -> None:
+    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE), select=[{"path": "rows", "as": "rows"}])}]})
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "FAILED"
+        assert "TaskFailed a/big RESULT_NOT_STORABLE" in story
+
+
+@pytest.mark.parametrize(
+    "place",
+    [EntityPath("a b/ü", 3, 1, (57,), "t/x", 2), EntityPath("a", task="b"), EntityPath("a", 1, 1, (0, 4), "b")],
+)
+def test_an_address_can_be_read_back(place: EntityPath) -> None:
+    text = result_address("run 1/x", place, 4)
+    read = parse_result_address(text)
+    assert read is not None
+    assert (read.run_id, read.place, read.attempt) == ("run 1/x", place, 4)
+
+
+async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
+    """Whoever writes events by themselves is held to the size; our own results go elsewhere long before."""
+    async with engine(store) as operations:
+        snapshot, _ = await play(operations, playbook({"step": "a", "tool": code(LARGE)}))
+        assert max(len(record.raw_payload) for record in await operations.log.read(snapshot.run_id)) < 70_000
+        run = (await operations.log.find_run(snapshot.run_id)).identity
+        huge = {"outcome": {"status": "ok", "result": "x" * 1_100_000}}
+        late = rw.new_event("TaskDone", run, step_id="z/z", payload=huge)
+        with pytest.raises(rw.RunwrightError) as error:
+            await operations.log.append([late])
+        assert error.value.code == "PAYLOAD_TOO_LARGE"
