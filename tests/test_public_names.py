@@ -23,7 +23,7 @@ LOG_METHODS = {
     "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
     "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
     "verify", "wait_for_news", "end_cursor", "find_event", "keep_plan", "plan", "signalled", "write_budget", "append_own", "owners",
-    "census", "desk", "find_by_prefix", "on_ring", "ring", "store_time", "take_each",
+    "census", "desk", "find_by_id", "search", "select", "find_by_prefix", "on_ring", "ring", "store_time", "take_each",
 }  # fmt: skip
 
 

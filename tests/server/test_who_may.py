@@ -28,6 +28,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("GET", "/v1/runs/{runId}/status"): Route(Act.READ),
     ("POST", "/v1/runs/{runId}/rerun"): Route(Act.RERUN, {}),
     ("GET", "/v1/runs/{runId}/events"): Route(Act.READ),
+    ("GET", "/v1/log"): Route(Act.READ, None, False),
     ("GET", "/v1/runs/{runId}/entities"): Route(Act.READ),
     ("GET", "/v1/runs/{runId}/plan"): Route(Act.READ),
     ("GET", "/v1/runs/{runId}/artifacts"): Route(Act.READ),
@@ -73,6 +74,8 @@ DECIDES = {"/v1/runs/{runId}/signals", "/v1/runs/{runId}/events/{name}"}
 def filled(path: str) -> str:
     for name, value in (("runId", "mine"), ("sha256", "0" * 64), ("ref", "wait"), ("entity", "wait"), ("name", "e")):
         path = path.replace(f"{{{name}}}", value)
+    if path == "/v1/log":
+        path += "?types=RunStarted&since=2026-01-01T00:00:00Z"
     if "{leaseId}" in path:
         path = path.replace("{leaseId}", "1-1") + "?worker=w"
     return path.replace("{signalId}", SIGNAL).replace("{tokenId}", "nosuch")

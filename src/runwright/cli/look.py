@@ -8,15 +8,16 @@ from typing import Any
 import click
 import msgspec
 
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
-from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl import noetl_event, types_in
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.moments import moment
 from runwright.control.views import RECOVERING, left_behind
-from runwright.log.model import RunFilter, RunRow
+from runwright.log.model import EventFilter, RunFilter, RunRow
 from runwright.log.reader import LogReader
 
 from .render import between, clock_time, duration, heading, is_terminal, plain, plural, status, table
@@ -154,16 +155,19 @@ def _step_row(step: StepSnapshot) -> tuple[str, ...]:
 
 
 @command("events")
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--follow", is_flag=True, help="Go on with events as they come; Ctrl-C ends it.")
 @click.option("--after", default=0, metavar="SEQ", type=click.IntRange(0), help="Only events beyond this one.")
+@click.option("--type", "types", metavar="NAMES", help="Only these types, with commas between; dotted names will do.")
+@click.option("--entity", metavar="STEP", help="Only what is about this step, iteration or task, or beneath it.")
+@click.option(
+    "--since", metavar="WHEN", help="With --type and without RUN: those of every run since then (30m, 2h, a time)."
+)
 @click.option("--format", "shape", type=click.Choice(["runevents", "noetl"]), default="runevents", show_default=True)
-async def events_command(session: Session, run: str, follow: bool, after: int, shape: str) -> int:
+async def events_command(session: Session, run: str | None, shape: str, **choice: Any) -> int:
     """Show a run's events in order; in NoETL's words they are JSON lines."""
     async with session.open() as log:
-        row = await log.resolve(run)
-        stream = log.follow(row.identity.run_id, after) if follow else log.events(row.identity.run_id, after)
-        async for record in stream:
+        async for record in await _stream(log, run, **choice):
             if shape == "noetl":
                 click.echo(msgspec.json.encode(noetl_event(record)))
             elif session.as_json:
@@ -171,6 +175,52 @@ async def events_command(session: Session, run: str, follow: bool, after: int, s
             else:
                 click.echo(_timeline(record))
     return DONE
+
+
+async def _stream(
+    log: LogReader,
+    run: str | None,
+    *,
+    follow: bool,
+    after: int,
+    types: str | None,
+    entity: str | None,
+    since: str | None,
+) -> AsyncIterator[RunEventRecord]:
+    """The events that were asked for."""
+    names = None if types is None else types_in(types)
+    if run is None:
+        if names is None or since is None or entity is not None or follow or after:
+            raise RunwrightError(
+                ErrorCode.INVALID_ARGUMENT, "Name a run; or, for those of every run, --type and --since."
+            )
+        return _found(log, names, from_micros(moment(since, log.clock.now())))
+    run_id = (await log.resolve(run)).identity.run_id
+    if names is None and entity is None and since is None:
+        return log.follow(run_id, after) if follow else log.events(run_id, after)
+    if follow or since is not None:
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, "--follow shows all of a run's events, and --since is for all runs."
+        )
+    return _selected(log, run_id, after, EventFilter(names, entity))
+
+
+async def _found(log: LogReader, types: list[str], since: str) -> AsyncIterator[RunEventRecord]:
+    cursor: str | None = None
+    while True:
+        page = await log.search(types, since, cursor=cursor)
+        for record in page.records:
+            yield record
+        if page.cursor == cursor:
+            return
+        cursor = page.cursor
+
+
+async def _selected(log: LogReader, run_id: str, after: int, wanted: EventFilter) -> AsyncIterator[RunEventRecord]:
+    while records := await log.select(run_id, wanted, after):
+        for record in records:
+            yield record
+        after = records[-1].run_seq
 
 
 def _timeline(record: RunEventRecord) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 import click
 import msgspec
 
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
+from runwright.log.noetl_import import Home, NoetlImporter
 from runwright.log.transfer import Importer, export_run
 
 from .append import Lines, report
@@ -30,18 +32,27 @@ async def export_command(session: Session, run: str) -> int:
 
 @command("import")
 @click.argument("source", metavar="FILE|-")
-@click.option("--format", "shape", type=click.Choice(["runevents"]), default="runevents", show_default=True)
-async def import_command(session: Session, source: str, shape: str) -> int:
+@click.option("--format", "shape", type=click.Choice(["runevents", "noetl"]), default="runevents", show_default=True)
+@click.option("--tenant", metavar="ID", help="Whose the runs are, where their events do not say (noetl).")
+@click.option("--project", metavar="ID", help="The same for the project.")
+@click.option("--environment", metavar="ID", help="The same for the environment.")
+@click.option("--plan", metavar="ID", help="The plan of runs whose events name no playbook.")
+async def import_command(session: Session, source: str, shape: str, **home: str | None) -> int:
     """Take in events from another log: records as `export` writes them, RunEventWrites, or streams of before v2.
+
+    With --format noetl, events in the words of the NoETL event model, one JSON object a line; names of earlier models
+    are brought to today's.
 
     Illegal transitions are stored and marked, not refused: the run is shown as INCONSISTENT, with an alert.
     Importing the same file again adds nothing. Exits with 2 if any line was refused.
     """
-    del shape  # there is one so far
+    given = {f"{name}_id": value for name, value in home.items() if value is not None}
+    if given and shape != "noetl":
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "The events say where they belong; leave that to them.")
     refusals = appended = duplicates = 0
     kept: list[dict[str, Any]] = []
     async with session.open(must_exist=False) as log:
-        importer = Importer(log)
+        importer = NoetlImporter(log, Home(**given)) if shape == "noetl" else Importer(log)
         async for batch in Lines(source).batches():
             outcomes = await importer.take([line for _, line in batch])
             appended += sum(outcome.status == "appended" for outcome in outcomes)

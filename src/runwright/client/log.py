@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from runwright.contract.transitions import ENDED, Enforcement, RunStatus
 from runwright.core.verify import Finding
 from runwright.log.arguments import not_found
 from runwright.log.clock import SystemIds
-from runwright.log.model import Outcome, RebuildReport, RunFilter, RunPage, RunRow
+from runwright.log.model import EventFilter, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 
 from .line import Line
 
@@ -103,6 +103,30 @@ class RemoteLog:
         if isinstance(reference, dict):
             self._plans[str(reference.get("sha256"))] = run_id  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         return record
+
+    async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = 1000) -> list[RunEventRecord]:
+        types = None if wanted.types is None else ",".join(wanted.types)
+        query = {"types": types, "entity": wanted.entity, "afterSeq": after, "limit": limit}
+        page = await self._line.get(f"{address(run_id)}/events", query)
+        return [_record(event) for event in page["events"]]
+
+    async def search(
+        self,
+        types: Sequence[str],
+        since: str | datetime,
+        *,
+        cursor: str | None = None,
+        limit: int = 1000,
+        tenant_id: str | None = None,
+    ) -> TailPage:
+        time = since if isinstance(since, str) else since.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        query = {"types": ",".join(types), "since": time, "cursor": cursor, "limit": limit, "tenantId": tenant_id}
+        page = await self._line.get("/v1/log", query)
+        return TailPage([_record(event) for event in page["events"]], page["cursor"], [])
+
+    async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
+        page = await self._line.get(f"{address(run_id)}/events", {"eventId": event_id})
+        return _record(page["events"][0]) if page["events"] else None
 
     async def hash_at(self, run_id: str, seq: int) -> bytes | None:
         try:

@@ -14,6 +14,9 @@ from .keys import key_bytes, preimage
 from .timestamps import is_utc
 from .upcasts import upcast
 
+LEGACY = re.compile(r"(tool|retry|sink|case)\.[a-z_.]+")
+"""Names of event models before this one."""
+
 MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_ID_CHARS = 512
 MAX_STEP_CHARS = 2048
@@ -98,6 +101,12 @@ def check_identity(run: RunIdentity | RunEventWrite) -> None:
 
 def _check_optional(event: RunEventWrite) -> None:
     kind = CATALOG.get(event.event_type)
+    if kind is None and LEGACY.fullmatch(event.event_type):
+        raise refused(
+            f"{event.event_type} is a name of an earlier model. Send the name of today; logs in the old words are "
+            "taken in with the format noetl.",
+            field="eventType",
+        )
     if event.step_id is not None:
         _check_text("stepId", event.step_id, MAX_STEP_CHARS, piped=True)
         if kind is not None and kind.level is Level.RUN:

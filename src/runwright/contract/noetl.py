@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 from .catalog import CATALOG, Role
 from .events import RunEventRecord
 from .paths import EntityPath, parse_path
+
+NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+"""What a type may be called."""
 
 ENTITIES = ("playbook", "workflow", "step", "task", "loop", "next", "policy", "result")
 STATUSES = ("in_progress", "success", "error", "skipped", "paused")
@@ -61,6 +65,17 @@ def dotted_name(event_type: str) -> str:
     return event_type if known is None else known.dotted
 
 
+def types_in(text: str) -> list[str]:
+    """Our types that a list of names means; `playbook.finished` means three."""
+    names = [name for part in text.split(",") if (name := part.strip())]
+    return [kind for name in names for kind in _TYPES.get(name, [name])]
+
+
+_TYPES: dict[str, list[str]] = {}
+for _kind in CATALOG.values():
+    _TYPES.setdefault(_kind.dotted, []).append(_kind.name)
+
+
 def alias_of(dotted: str) -> str:
     """`task.attempt.failed` is shown as TaskAttemptFailed."""
     return "".join(part[:1].upper() + part[1:] for part in dotted.split("."))
@@ -93,7 +108,8 @@ def noetl_event(record: RunEventRecord) -> dict[str, Any]:
             event["iteration_id"] = iteration_id(place)
         if place.task is not None:
             event["task_run_id"] = task_run_id(place)
-            event["attempt"] = record.logical_attempt_id
+    if record.logical_attempt_id > 1 or (place is not None and place.task is not None):
+        event["attempt"] = record.logical_attempt_id
     event["status"] = "error" if record.event_type in ("RunFailed", "RunCancelled") else _status(name, payload)
     if isinstance(took := payload.pop("durationMs", None), int | float):
         event["duration_ms"] = round(took)
@@ -106,7 +122,9 @@ def workflow_id(run_id: str) -> str:
 
 
 def step_run_id(place: EntityPath) -> str:
-    return f"step:{place.step}:run:{place.visit}"
+    """What is beneath a step that is on its second attempt says so: playbooks have no such attempts."""
+    attempt = "" if place.attempt == 1 else f":attempt:{place.attempt}"
+    return f"step:{place.step}:run:{place.visit}{attempt}"
 
 
 def iteration_id(place: EntityPath) -> str:
@@ -169,6 +187,8 @@ def _payload(entity: str, record: RunEventRecord, payload: dict[str, Any]) -> di
         shown["error"] = {"kind": "cancelled", "message": payload.get("reason")}
     if record.event_type in _ENDS:
         payload["runStatus"] = _ENDS[record.event_type]
+    if record.event_type == "RunQueued":
+        payload["planVersion"] = record.plan_version
     if payload:
         shown["meta"] = payload
     return shown

@@ -6,7 +6,6 @@ what came before its cause, what is missing. It knows nothing of the engine that
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -14,11 +13,10 @@ from typing import Any, cast
 import msgspec
 
 from .catalog import CATALOG, Role
-from .noetl import ENTITIES, STATUSES
+from .envelope import LEGACY
+from .noetl import ENTITIES, NAME, STATUSES
 from .timestamps import is_utc
 
-NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
-LEGACY = re.compile(r"(tool|retry|sink|case)\.[a-z_.]+")
 _ROLES: dict[str, Role] = {kind.dotted: kind.role for kind in CATALOG.values()}
 CANONICAL = frozenset(_ROLES)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from .catalog import CATALOG, EventType, Level
 from .envelope import MAX_ID_CHARS, MAX_STEP_CHARS
+from .noetl import ENTITIES, NAME, STATUSES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _UUID4 = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
@@ -99,9 +100,37 @@ def type_schema(kind: EventType) -> dict[str, Any]:
     return _event_schema(kind.name, properties, required, description=kind.summary, **{"$defs": definitions})
 
 
+def noetl_schema() -> dict[str, Any]:
+    """An event in the words of the NoETL event model: what must be there, and what the rest must be if it is."""
+    text, whole = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}
+    properties: dict[str, Any] = {
+        "event_id": text,
+        "event_type": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+        "event_alias": {"type": "string", "pattern": "^[A-Z][A-Za-z0-9]*$"},
+        "timestamp": {"type": "string", "format": "date-time"},
+        "execution_id": text,
+        "source": {"enum": ["server", "worker"]},
+        "entity_type": {"enum": list(ENTITIES)},
+        "entity_id": text,
+        "parent_id": _or_null(text),
+        "seq": {"type": "integer", "minimum": 1},
+        "workflow_run_id": text,
+        "step_run_id": _or_null(text),
+        "task_run_id": _or_null(text),
+        "iteration": _or_null(whole),
+        "iteration_id": _or_null(text),
+        "attempt": _or_null({"type": "integer", "minimum": 1}),
+        "status": {"enum": list(STATUSES)},
+        "duration_ms": _or_null(whole),
+        "payload": {"type": "object"},
+    }
+    required = ["event_id", "event_type", "timestamp", "execution_id"]
+    return _event_schema("NoetlEvent", properties, required, additionalProperties=True)
+
+
 def all_schemas() -> dict[str, dict[str, Any]]:
     """Every schema by its file's name."""
-    documents = [write_schema(), record_schema(), *(type_schema(kind) for kind in CATALOG.values())]
+    documents = [write_schema(), record_schema(), noetl_schema(), *(type_schema(kind) for kind in CATALOG.values())]
     return {f"{document['title']}.schema.json": document for document in documents}
 
 

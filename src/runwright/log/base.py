@@ -13,6 +13,7 @@ from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEvent
 from runwright.contract.keys import key_bytes
 from runwright.contract.plan import content_hash
 from runwright.contract.snapshot import RunSnapshot
+from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement
 from runwright.core.chain import StoredEvent
 from runwright.core.state import RunState, freeze
@@ -23,12 +24,13 @@ from .clock import SystemClock, SystemIds
 from .folding import fold_rows
 from .intake import Intake
 from .judge import NOT_ATTEMPTED, Fence, Tally, Unit
-from .model import Outcome, RunFilter, RunPage, RunRow, TailPage
+from .model import EventFilter, Outcome, RunFilter, RunPage, RunRow, TailPage
 from .news import News
 from .prepare import Prepared, prepare, record, run_id_in
 from .rows import guarded
 
 PAGE = 1000
+CLOCKS_MICROS = 10_000_000  # the clocks of several processes may be apart
 _NOTHING: set[str] = set()
 
 
@@ -247,11 +249,13 @@ class RunLog(Checking):
             if not rows:
                 await self._news.wait(seen, 5.0)
 
-    async def read_all(self, after: str | None = None, limit: int = PAGE) -> TailPage:
-        """Events of every run beyond the cursor: each run's in order, none lost, none twice."""
+    async def read_all(
+        self, after: str | None = None, limit: int = PAGE, *, types: Sequence[str] | None = None
+    ) -> TailPage:
+        """Events of every run beyond the cursor: each run's in order, none lost, none twice; or those of some types."""
         check_number("limit", limit, 1)
         positions = self._parse_cursor(after)
-        found = await self._tail(positions, limit)
+        found = await self._tail(positions, limit, types)
         with guarded("The log"):
             records = [record(run, event) for run, event, _, _ in found]
         places = [(shard, pos) for _, _, shard, pos in found]
@@ -287,6 +291,53 @@ class RunLog(Checking):
         plan = (row.identity.plan_id, row.identity.plan_version)
         seq = await self._seq_of(row.run_key, key_bytes(run_id, step_id, attempt, event_type, *plan))
         return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
+
+    async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
+        """One event by its id: ours, or the one that it had elsewhere."""
+        row = await self.find_run(run_id)
+        seq = await self._seq_of_id(row.run_key, event_id)
+        return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
+
+    async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = PAGE) -> list[RunEventRecord]:
+        """Those events of a run that are wanted, with runSeq beyond `after`, in order."""
+        check_number("after", after, 0)
+        check_number("limit", limit, 1)
+        row = await self.find_run(run_id)
+        return _records(row.identity, await self._select(row.run_key, after, limit, wanted))
+
+    async def search(
+        self,
+        types: Sequence[str],
+        since: str | datetime,
+        *,
+        cursor: str | None = None,
+        limit: int = PAGE,
+        tenant_id: str | None = None,
+    ) -> TailPage:
+        """Events of some types in every run, or every run of a tenant, that were persisted since a time. A page may
+        hold less than the limit, even nothing; the last one leaves the cursor where it was."""
+        after = cursor or await self._cursor_at(moment(since))
+        page = await self.read_all(after, limit, types=types)
+        found = [
+            (record, place)
+            for record, place in zip(page.records, page.places, strict=True)
+            if record.persisted_at >= from_micros(moment(since)) and tenant_id in (None, record.tenant_id)
+        ]
+        return TailPage([record for record, _ in found], page.cursor, [place for _, place in found])
+
+    async def _cursor_at(self, time: int) -> str:
+        """Where the log was at a time, or a little before: clocks may be apart."""
+        time -= CLOCKS_MICROS
+        low, high = [0] * self._shards, [pos + 1 for pos in await self._end()]
+        while any(below < above for below, above in zip(low, high, strict=True)):
+            middle = [(below + above) // 2 for below, above in zip(low, high, strict=True)]
+            for shard, persisted in enumerate(await self._times_at(middle)):
+                if low[shard] < high[shard]:
+                    if persisted is None or persisted >= time:
+                        high[shard] = middle[shard]
+                    else:
+                        low[shard] = middle[shard] + 1
+        return ".".join(str(max(0, pos - 1)) for pos in low)
 
     async def keep_plan(self, sha256: str, body: bytes) -> None:
         """Keep a plan's bytes under the hash of their content."""

@@ -6,11 +6,13 @@ import copy
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import apsw
 import msgspec
 
+from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
@@ -23,7 +25,7 @@ from .folding import erase, fold_rows
 from .intake import Request
 from .judge import Fence, Group
 from .leases import lease_lost, lives, living, run_owned, stale_fence
-from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from .news import News
 from .openrun import INDEX_LIMIT, Found, OpenRun, encode_summary
 from .prepare import identity
@@ -170,10 +172,27 @@ class MemoryLog(RunLog):
         start = bisect_right(events, after, key=lambda event: event.run_seq)
         return events[start : None if limit is None else start + limit]
 
-    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
+    async def _select(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+        rows = await self._rows(run_key, after, None)
+        return [event for event in rows if _is_wanted(event, wanted)][:limit]
+
+    async def _seq_of_id(self, run_key: int, event_id: str) -> int | None:
+        own = uuid4_bytes(event_id)
+        for event in self._by_key[run_key - 1].events:
+            if event.event_id == own if own is not None else event.foreign_event_id == event_id:
+                return event.run_seq
+        return None
+
+    async def _times_at(self, positions: list[int]) -> list[int | None]:
+        place = max(positions[0] - 1, 0)
+        return [self._order[place][1].persisted_at if place < len(self._order) else None]
+
+    async def _tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[Placed]:
         start = positions[0]
-        found = enumerate(self._order[start : start + limit], start + 1)
-        return [(run.row.identity, event, 0, pos) for pos, (run, event) in found]
+        found: Iterable[Any] = enumerate(self._order[start:], start + 1)
+        if types is not None:
+            found = (each for each in found if each[1][1].event_type in types)
+        return [(run.row.identity, event, 0, pos) for pos, (run, event) in islice(found, limit)]
 
     async def _misplaced(self, run_key: int) -> list[int]:
         del run_key
@@ -354,3 +373,12 @@ def _matches(row: RunRow, wanted: RunFilter) -> bool:
         and wanted.tenant_id in (None, row.identity.tenant_id)
         and (wanted.since is None or row.created_at >= wanted.since)
     )
+
+
+def _is_wanted(event: StoredEvent, wanted: EventFilter) -> bool:
+    if wanted.types is not None and event.event_type not in wanted.types:
+        return False
+    if wanted.entity is None:
+        return True
+    rest = (event.step_id or "").removeprefix(wanted.entity)
+    return event.step_id == wanted.entity or (rest != event.step_id and rest[:1] in ("@", "~", "[", "/"))

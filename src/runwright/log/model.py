@@ -117,6 +117,13 @@ class LeaseRow(msgspec.Struct, frozen=True):
     holder: Holder | None
 
 
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events of a run are wanted: of these types, about this entity or what is beneath it."""
+
+    types: Sequence[str] | None = None
+    entity: str | None = None
+
+
 class RebuildReport(msgspec.Struct, frozen=True, rename="camel"):
     runs: int
     different: Sequence[str]  # ids of runs whose summary was not the fold of their events

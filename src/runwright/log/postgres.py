@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.chain import StoredEvent
@@ -20,7 +21,7 @@ from .folding import erase
 from .intake import Request
 from .judge import Fence
 from .leases import FORGET_AFTER, lease_lost, lives, living, living_epoch, run_owned, stale_fence
-from .model import Holder, Lease, LeaseRow, RunFilter, RunRow
+from .model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from .openrun import encode_summary
 from .postgres_connect import LOST, Connection, coded_errors, connect, place, prepare_store
 from .postgres_writer import SHARDS, Lane, ServerClock, shard_of
@@ -192,8 +193,26 @@ class PostgresLog(RunLog):
     async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         return [StoredEvent(*row) for row in await self._fetch("read_run", run_key, after, limit)]
 
-    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
-        rows = await self._fetch("read_tail", list(range(SHARDS)), positions, limit)
+    async def _select(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+        types = None if wanted.types is None else list(wanted.types)
+        rows = await self._fetch("select_run", run_key, after, limit, types, wanted.entity)
+        return [StoredEvent(*row) for row in rows]
+
+    async def _seq_of_id(self, run_key: int, event_id: str) -> int | None:
+        own = uuid4_bytes(event_id)
+        if own is None:
+            return await self._fetch_value(self._sql["find_foreign_id"], run_key, event_id)
+        return await self._fetch_value(self._sql["find_own_id"], run_key, own)
+
+    async def _times_at(self, positions: list[int]) -> list[int | None]:
+        return [row[0] for row in await self._fetch("times_at", list(range(SHARDS)), positions)]
+
+    async def _tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[Placed]:
+        arguments = (list(range(SHARDS)), positions, limit)
+        if types is None:
+            rows = await self._fetch("read_tail", *arguments)
+        else:
+            rows = await self._fetch("select_tail", *arguments, list(types))
         ordered: list[tuple[int, int, int, Any]] = []
         latest = [0] * SHARDS
         for row in rows:  # by time, but never one event of a shard before an earlier one of it

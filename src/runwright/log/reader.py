@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import Enforcement
 from runwright.core.verify import Finding
 
-from .model import Outcome, RebuildReport, RunFilter, RunPage, RunRow
+from .model import EventFilter, Outcome, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 
 
 class LogReader(Protocol):
@@ -31,6 +31,19 @@ class LogReader(Protocol):
     async def find_event(
         self, run_id: str, event_type: str, step_id: str | None = None, attempt: int = 1
     ) -> RunEventRecord | None: ...
+    async def select(
+        self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = 1000
+    ) -> list[RunEventRecord]: ...
+    async def search(
+        self,
+        types: Sequence[str],
+        since: str | datetime,
+        *,
+        cursor: str | None = None,
+        limit: int = 1000,
+        tenant_id: str | None = None,
+    ) -> TailPage: ...
+    async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None: ...
     async def list_runs(
         self, wanted: RunFilter | None = None, *, cursor: str | None = None, limit: int = 50
     ) -> RunPage: ...

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
@@ -26,7 +27,7 @@ from .folding import FoldRow, erase, fold_rows
 from .intake import Request
 from .judge import Fence
 from .leases import FORGET_AFTER, lease_lost, living, living_epoch, run_owned, stale_fence
-from .model import Holder, Lease, RunFilter, RunRow
+from .model import EventFilter, Holder, Lease, RunFilter, RunRow
 from .openrun import encode_summary
 from .queries import load_queries, with_conditions
 from .rows import DAMAGE, alert_from, damaged, lease_row, run_identity, run_row
@@ -163,9 +164,28 @@ class SqliteLog(RunLog):
 
         return await self._read(fold)
 
-    async def _tail(self, positions: list[int], limit: int) -> list[Placed]:
+    async def _select(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+        bindings = (run_key, after, limit, _listed(wanted.types), wanted.entity)
+        sql = self._sql["select_run"]
+        return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
+
+    async def _seq_of_id(self, run_key: int, event_id: str) -> int | None:
+        own = uuid4_bytes(event_id)
+        sql, value = (self._sql["find_foreign_id"], event_id) if own is None else (self._sql["find_own_id"], own)
+        row: Any = await self._read(lambda cursor: cursor.execute(sql, (run_key, value)).fetchone())
+        return None if row is None else row[0]
+
+    async def _times_at(self, positions: list[int]) -> list[int | None]:
+        sql = self._sql["time_at"]
+        row: Any = await self._read(lambda cursor: cursor.execute(sql, (positions[0],)).fetchone())
+        return [None if row is None else row[0]]
+
+    async def _tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[Placed]:
+        name = "read_tail" if types is None else "select_tail"
+        bindings = (positions[0], limit) if types is None else (positions[0], _listed(types), limit)
+
         def read(cursor: Cursor) -> list[Placed]:
-            rows: list[Any] = cursor.execute(self._sql["read_tail"], (positions[0], limit)).fetchall()
+            rows: list[Any] = cursor.execute(self._sql[name], bindings).fetchall()
             return [(self._identity(cursor, run_key), StoredEvent(*fields), 0, pos) for *fields, pos, run_key in rows]
 
         return await self._read(read)
@@ -350,3 +370,7 @@ def _check_lease(writer: SqliteWriter, lease: Lease) -> None:
     row = writer.find_lease(lease.owner)
     if row is None or row.epoch != lease.epoch or row.expires_at <= writer.clock.now():
         raise lease_lost()
+
+
+def _listed(names: Sequence[str] | None) -> str | None:
+    return None if names is None else msgspec.json.encode(list(names)).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from runwright.contract.clock import Clock
@@ -14,7 +14,7 @@ from runwright.core.chain import StoredEvent
 from .desk import Desk
 from .intake import Request
 from .judge import Fence
-from .model import Holder, Lease, RunFilter, RunRow
+from .model import EventFilter, Holder, Lease, RunFilter, RunRow
 
 Placed = tuple[RunIdentity, StoredEvent, int, int]
 """An event of some run, with its shard and its position there."""
@@ -66,7 +66,16 @@ class Store(ABC):
     @abstractmethod
     async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
     @abstractmethod
-    async def _tail(self, positions: list[int], limit: int) -> list[Placed]: ...
+    async def _select(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]: ...
+    @abstractmethod
+    async def _seq_of_id(self, run_key: int, event_id: str) -> int | None: ...
+    @abstractmethod
+    async def _times_at(self, positions: list[int]) -> list[int | None]:
+        """When the first event at or after each shard's position was persisted."""
+        ...
+
+    @abstractmethod
+    async def _tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[Placed]: ...
     @abstractmethod
     async def _misplaced(self, run_key: int) -> list[int]: ...
     @abstractmethod

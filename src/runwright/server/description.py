@@ -114,7 +114,21 @@ def _raw_path() -> dict[str, Any]:
                 "tags": ["events"],
                 "summary": "Append events from another engine: one, or many",
                 "description": "Each gets its receipt or refusal, in order. Of each run, events go in up to the first "
-                "that is refused. A single event that is refused is answered with a problem.",
+                "that is refused. A single event that is refused is answered with a problem. With `format=noetl` they "
+                "are in the words of the NoETL event model, each taken once by its execution_id and event_id; names of "
+                "earlier models are brought to today's.",
+                "parameters": [
+                    _query("format", {"enum": ["runevents", "noetl"], "default": "runevents"}, "In whose words."),
+                    *(
+                        _query(name, {"type": "string", "minLength": 1}, f"{what} of events in NoETL's words.")
+                        for name, what in (
+                            ("tenant", "The tenant"),
+                            ("project", "The project"),
+                            ("environment", "The environment"),
+                            ("plan", "The plan, where they name no playbook,"),
+                        )
+                    ),
+                ],
                 "requestBody": {
                     "required": True,
                     "content": {
@@ -131,6 +145,10 @@ def _raw_path() -> dict[str, Any]:
             }
         },
     }
+
+
+def _query(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
 
 
 def _problems(*statuses: int) -> dict[str, Any]:

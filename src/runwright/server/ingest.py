@@ -15,11 +15,12 @@ import msgspec
 
 from runwright.contract.catalog import CATALOG, Role
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import Receipt, Refusal
+from runwright.contract.events import Receipt, Refusal, RunEventWrite
 from runwright.contract.transitions import Enforcement
 from runwright.control.access import Act
 from runwright.log.judge import NOT_ATTEMPTED
 from runwright.log.model import Outcome
+from runwright.log.noetl_import import Home, NoetlImporter
 
 from .call import Call, call_of
 
@@ -64,7 +65,7 @@ async def post_events(scope: Any, receive: Any, send: Any) -> None:
         call.service.audit.looked(call.actor, Act.APPEND, tenant_id=None)
         await _say(send, *_answer_one(outcome))
         return
-    outcomes = await _append(call, events, role, wishes)
+    outcomes = await (_append if wishes.home is None else _import)(call, events, role, wishes)
     tenant = call.actor.tenant_id
     call.service.audit.looked(call.actor, Act.APPEND, tenant_id=tenant)
     if single and isinstance(refused := outcomes[0], Refusal):
@@ -133,6 +134,7 @@ class _Wishes(msgspec.Struct):
     atomic: bool = False
     enforcement: Enforcement = Enforcement.STRICT
     blocked: set[str] = set()
+    home: Home | None = None  # they are in NoETL's words, and belong there
 
 
 _PLAIN = _Wishes()
@@ -143,17 +145,50 @@ def _wishes(query: bytes) -> _Wishes:
         return _PLAIN
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     for name in given:
-        if name not in ("atomic", "enforcement", "blocked"):
+        if name not in ("atomic", "enforcement", "blocked", "format", *_HOME):
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"This address takes no {name!r}.")
     try:
         return _Wishes(
             {"true": True, "false": False}[given.get("atomic", ["false"])[0]],
             Enforcement(given.get("enforcement", [Enforcement.STRICT])[0]),
             set(msgspec.json.decode(given.get("blocked", ["[]"])[0], type=list[str])),
+            _home(given),
         )
     except (KeyError, ValueError, msgspec.MsgspecError):
-        sentence = "atomic is true or false, enforcement strict or observe, blocked a JSON list of run ids."
+        sentence = (
+            "atomic is true or false, enforcement strict or observe, blocked a JSON list of run ids, "
+            "format runevents or noetl."
+        )
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence) from None
+
+
+_HOME = {"tenant": "tenant_id", "project": "project_id", "environment": "environment_id", "plan": "plan_id"}
+
+
+def _home(given: dict[str, list[str]]) -> Home | None:
+    """Where runs in NoETL's words belong; None for events in ours, which say so themselves."""
+    named = {_HOME[name]: values[0] for name, values in given.items() if name in _HOME}
+    shape = given.get("format", ["runevents"])[0]
+    if shape == "noetl" and given.keys().isdisjoint({"atomic", "enforcement"}):
+        return Home(**named)
+    if shape != "runevents" or named:
+        raise ValueError(shape)
+    return None
+
+
+async def _import(call: Call, events: list[bytes], role: str, wishes: _Wishes) -> list[Outcome]:
+    """Events in NoETL's words: brought to ours, and then held to the same rules."""
+    assert wishes.home is not None
+    tenant_id = call.actor.tenant_id
+    home = wishes.home if tenant_id is None else msgspec.structs.replace(wishes.home, tenant_id=tenant_id)
+    if tenant_id is not None and wishes.home.tenant_id not in (tenant_id, Home().tenant_id):
+        raise RunwrightError(ErrorCode.AUTHZ_TENANT_FORBIDDEN, f"You act for the tenant {tenant_id!r} alone.")
+
+    def may(event: RunEventWrite) -> Refusal | None:
+        return _forbidden_of(call, event.tenant_id, event.event_type, event.run_id, role)
+
+    importer = NoetlImporter(call.service.log, home, may=may, blocked=wishes.blocked)
+    return await importer.take(events)
 
 
 async def _append(call: Call, events: list[bytes], role: str, wishes: _Wishes) -> list[Outcome]:
@@ -186,6 +221,13 @@ def _forbidden(call: Call, event: bytes, role: str, blocked: set[str]) -> Refusa
     tenant_id, event_type, run_id = head.tenant_id, head.event_type, head.run_id
     if isinstance(run_id, str) and run_id in blocked:
         return NOT_ATTEMPTED
+    refusal = _forbidden_of(call, tenant_id, event_type, run_id, role)
+    if refusal is not None and isinstance(run_id, str):
+        blocked.add(run_id)
+    return refusal
+
+
+def _forbidden_of(call: Call, tenant_id: Any, event_type: Any, run_id: Any, role: str) -> Refusal | None:
     refusal = None
     if isinstance(tenant_id, str) and not call.actor.sees(tenant_id):
         refusal = Refusal(
@@ -196,8 +238,6 @@ def _forbidden(call: Call, event: bytes, role: str, blocked: set[str]) -> Refusa
         if known is not None and known.role is Role.SERVER:
             refusal = Refusal("refused", ErrorCode.AUTHZ_DENIED, f"A worker does not say {event_type}; a server does.")
     if refusal is not None:
-        if isinstance(run_id, str):
-            blocked.add(run_id)
         name = run_id[:512] if isinstance(run_id, str) else None
         call.service.audit.denied(call.actor, Act.APPEND, refusal.code, run_id=name, requestId=call.request_id)
     return refusal

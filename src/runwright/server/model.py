@@ -207,6 +207,12 @@ class EventPage(_Out, frozen=True, kw_only=True):
     """What to ask for next; null once all there is was given."""
 
 
+class FoundEvents(_Out, frozen=True, kw_only=True):
+    events: list[EventRecord]
+    cursor: str
+    """Where to ask on."""
+
+
 class Entity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A step of the plan, or an iteration of one."""
 

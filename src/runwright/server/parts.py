@@ -16,7 +16,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
-from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl import noetl_event, types_in
 from runwright.contract.paths import parse_path
 from runwright.contract.plan import content_hash, plan_body
 from runwright.contract.resultref import digest_in
@@ -25,12 +25,12 @@ from runwright.contract.timestamps import is_utc
 from runwright.control.access import Act
 from runwright.control.views import artifacts_of, with_pending
 from runwright.core.net import Net
-from runwright.log.model import RunRow
+from runwright.log.model import EventFilter, RunRow
 from runwright.plans.write import plan_yaml
 
 from .answers import IMMUTABLE, answer, problems, tagged
 from .call import Asking, Call
-from .model import ArtifactList, Entity, EntityPage, EventPage, LogPage
+from .model import ArtifactList, Entity, EntityPage, EventPage, FoundEvents, LogPage
 from .runs import Asked, RunId, real
 
 _SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
@@ -60,6 +60,17 @@ async def list_events(
     ] = None,
     step_id: Annotated[str | None, QueryParameter(name="stepId", max_length=512)] = None,
     attempt: Annotated[int, QueryParameter(ge=1, le=2**31)] = 1,
+    event_id: Annotated[
+        str | None,
+        QueryParameter(name="eventId", max_length=512, description="Only this one, by its id here or there."),
+    ] = None,
+    types: Annotated[
+        str | None,
+        QueryParameter(max_length=2000, description="Only these types, with commas between; dotted names will do."),
+    ] = None,
+    entity: Annotated[
+        str | None, QueryParameter(max_length=512, description="Only what is about this step, or beneath it.")
+    ] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1000,
     format: FromQuery[Literal["runevents", "noetl"]] = "runevents",  # noqa: A002
     asked: Asked = None,
@@ -67,10 +78,19 @@ async def list_events(
     run_id = real(runId)
     row = await call.look(Act.READ, run_id)
     log = call.service.log
-    if event_type is not None:
-        found = await log.find_event(run_id, event_type, step_id, attempt)
+    if event_type is not None or event_id is not None:
+        if event_id is not None:
+            found = await log.find_by_id(run_id, event_id)
+        else:
+            found = await log.find_event(run_id, event_type or "", step_id, attempt)
         only = [] if found is None else [_in_words(found, format)]
         return answer({"events": only, "lastEventSeq": row.last_seq, "nextAfterSeq": None})
+    if types is not None or entity is not None:
+        wanted = EventFilter(None if types is None else types_in(types), entity)
+        chosen = await log.select(run_id, wanted, after_seq, limit)
+        more = chosen[-1].run_seq if len(chosen) == limit else None
+        shown = [_in_words(record, format) for record in chosen]
+        return answer({"events": shown, "lastEventSeq": row.last_seq, "nextAfterSeq": more})
     full = after_seq + limit <= row.last_seq  # such a page never changes, unless a payload is erased
     headers, known = tagged(
         asked, f"{run_id}|{after_seq}|{limit}|{row.last_seq * (not full)}|{row.edition}|{format}", immutable=False
@@ -83,6 +103,35 @@ async def list_events(
     events = [_in_words(record, format) for record in records]
     document = {"events": events, "lastEventSeq": head, "nextAfterSeq": last if records and last < head else None}
     return answer(document, headers=headers)
+
+
+@get(
+    "/v1/log",
+    operation_id="searchEvents",
+    tags=["events"],
+    summary="Events of some types in every run, since a time",
+    description="A page may hold less than the limit, even nothing. Ask on with its cursor until that stays the same.",
+    responses=problems(400),
+)
+async def search_events(
+    call: Asking,
+    types: Annotated[str, QueryParameter(min_length=1, max_length=2000, description="With commas between.")],
+    since: Annotated[str, QueryParameter(max_length=64, description="A time, RFC 3339 in UTC.")],
+    cursor: Annotated[str | None, QueryParameter(max_length=400)] = None,
+    tenant_id: Annotated[str | None, QueryParameter(name="tenantId", max_length=512)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1000,
+    format: FromQuery[Literal["runevents", "noetl"]] = "runevents",  # noqa: A002
+) -> Response[FoundEvents]:
+    call.glance(Act.READ)
+    if not is_utc(since):
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "since: give the time as RFC 3339 in UTC.")
+    own = call.actor.tenant_id
+    if own is not None and tenant_id not in (None, own):
+        return answer({"events": [], "cursor": cursor or ""})
+    page = await call.service.log.search(
+        types_in(types), since, cursor=cursor, limit=limit, tenant_id=own if own is not None else tenant_id
+    )
+    return answer({"events": [_in_words(record, format) for record in page.records], "cursor": page.cursor})
 
 
 def _in_words(record: RunEventRecord, words: str) -> Any:
@@ -292,4 +341,4 @@ def _read_logs(
     return list(kept)[-tail:], len(kept) > tail
 
 
-ROUTES = [list_events, list_entities, get_plan, list_artifacts, get_artifact, get_result, get_logs]
+ROUTES = [list_events, search_events, list_entities, get_plan, list_artifacts, get_artifact, get_result, get_logs]

@@ -1,0 +1,374 @@
+"""Logs in NoETL's words are taken in: each event once, old names brought to today's, and what goes out comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import runwright as rw
+from engine_kit import engine
+from playbook_kit import code, noop, otherwise, play, playbook, rules, when
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl_read import NoetlReader
+from runwright.contract.schemas import noetl_schema
+from runwright.log.noetl_import import Home, NoetlImporter
+from server_kit import at, office
+
+SCHEMA = jsonschema.Draft202012Validator(noetl_schema())
+AT = "2026-02-05T23:11:22Z"
+
+
+def event(number: int, kind: str, **more: Any) -> dict[str, Any]:
+    return {"event_id": f"01JH{number:04}", "event_type": kind, "timestamp": AT, "execution_id": "exec_01JH", **more}
+
+
+def lines(*events: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(each).encode() for each in events]
+
+
+async def taken(log: Any, *events: dict[str, Any], home: Home | None = None) -> list[str]:
+    outcomes = await NoetlImporter(log, home or Home()).take(lines(*events))
+    return [outcome.status if outcome.status != "refused" else getattr(outcome, "code", "") for outcome in outcomes]
+
+
+async def story(log: Any, run_id: str = "exec_01JH") -> list[str]:
+    found = []
+    for record in await log.read(run_id):
+        attempt = "" if record.logical_attempt_id == 1 else f" #{record.logical_attempt_id}"
+        found.append(" ".join(f"{record.event_type} {record.step_id or ''}{attempt}".split()))
+    return found
+
+
+PLAYBOOK = playbook(
+    {
+        "step": "a",
+        "loop": {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
+        "tool": [
+            {"try": {**code("result = 1 / (n - 1)", n="{{ iter.n }}"),
+                     "spec": rules(when("outcome.status == 'error'", "retry", attempts=2), otherwise("continue"))}},
+            {"next": {**noop("{{ _prev }}"), "spec": {"result": {"inline_max_bytes": 0}}}},
+        ],
+        "spec": {"policy": {"failure": {"mode": "best_effort"}}},
+        "next": {"arcs": [{"step": "b", "args": {"x": 1}}]},
+    },
+    {"step": "b", "tool": noop("{{ args.x }}"), "set": {"ctx.k": "{{ (ctx.k | default(0)) + 1 }}"},
+     "next": {"arcs": [{"step": "b", "args": {"x": 2}, "when": "{{ ctx.k < 3 }}"}]}},
+)  # fmt: skip
+PLAN = {
+    "plan": "p",
+    "onFailure": "continue",
+    "steps": [
+        {"id": "once", "python": {"code": "result = {'a': 1}"}},
+        {"id": "flaky", "python": {"code": "1 / 0"}, "retry": {"maxAttempts": 2, "initial": 0}},
+        {
+            "id": "many",
+            "foreach": {"in": [1, 2]},
+            "python": {"code": "1 / 0"},
+            "retry": {"maxAttempts": 2, "initial": 0},
+        },
+    ],
+    "order": "graph",
+}
+
+
+@pytest.mark.parametrize("document", [PLAYBOOK, PLAN], ids=["playbook", "plan"])
+async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tmp_path: Path) -> None:
+    async with engine(store) as operations:
+        snapshot, _ = await play(operations, document)
+        records = await operations.log.read(snapshot.run_id)
+        words = [noetl_event(record) for record in records]
+        for each in words:
+            SCHEMA.validate(each)
+        again = await taken(operations.log, *words)
+        assert set(again) == {"duplicate"}, "the same log has them already"
+    async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
+        assert set(await taken(log, *words)) == {"appended"}
+        back = await log.read(snapshot.run_id)
+        assert [noetl_event(record) for record in back] == words
+        assert [(r.event_type, r.step_id, r.logical_attempt_id) for r in back] == [
+            (r.event_type, r.step_id, r.logical_attempt_id) for r in records
+        ]
+        there = await log.snapshot(snapshot.run_id)
+        assert (there.status, there.plan_id, there.plan_version) == (
+            snapshot.status,
+            snapshot.plan_id,
+            snapshot.plan_version,
+        )
+        assert [(step.step_id, step.status) for step in there.steps] == [
+            (step.step_id, step.status) for step in snapshot.steps
+        ]
+        assert set(await taken(log, *words)) == {"duplicate"}
+
+
+async def test_the_models_own_examples(store: str) -> None:
+    """Policies and results name the task's run alone; which step that belongs to was said before."""
+    step, task = "step:fetch_all:run:7", "task:fetch_page:run:1"
+    ref = {"kind": "result_ref", "store": "nats_object", "ref": "noetl://execution/x/page_001.json.gz"}
+    examples = [
+        event(1, "task.attempt.failed", source="worker", entity_type="task", entity_id="fetch_page", parent_id=step,
+              task_run_id=task, attempt=2, status="error",
+              payload={"outcome": {"status": "error", "error": {"kind": "http", "retryable": True}}}),
+        event(2, "policy.task.evaluated", source="worker", entity_type="policy", entity_id="task:fetch_page",
+              parent_id=task, payload={"matched_rule_index": 0, "action": {"do": "retry", "attempts": 10}}),
+        event(3, "result.stored", source="worker", entity_type="result", entity_id="task:fetch_page:attempt:3",
+              parent_id=task, payload={"result_ref": ref, "extracted": {"has_more": True}}),
+        event(4, "next.evaluated", source="server", entity_type="next", entity_id="step:fetch_all", parent_id=step,
+              payload={"mode": "exclusive", "matched": [], "selected": [{"step": "validate"}]}),
+    ]  # fmt: skip
+    async with rw.open_log(store) as log:
+        assert await taken(log, *examples) == ["appended"] * 4
+        assert await taken(log, *examples) == ["duplicate"] * 4
+        assert await story(log) == [
+            "TaskAttemptFailed fetch_all@7/fetch_page #2",
+            "PolicyTaskEvaluated fetch_all@7/fetch_page",
+            "ResultStored fetch_all@7/fetch_page",
+            "NextEvaluated fetch_all@7",
+        ]
+        shown = [noetl_event(record) for record in await log.read("exec_01JH")]
+    for sent, back in zip(examples, shown, strict=True):
+        same = ("event_id", "event_type", "timestamp", "execution_id", "source", "entity_type", "parent_id", "payload")
+        assert {name: back[name] for name in same} == {name: sent[name] for name in same}
+
+
+LEGACY = [
+    ("tool.started", {}, "TaskStarted"),
+    ("tool.processed", {"status": "success"}, "TaskDone"),
+    ("tool.processed", {"status": "error"}, "TaskFailed"),
+    ("retry.started", {}, "TaskAttemptStarted"),
+    ("retry.processed", {"payload": {"outcome": {"status": "ok"}}}, "TaskAttemptDone"),
+    ("retry.processed", {"payload": {"outcome": {"status": "error"}}}, "TaskAttemptFailed"),
+    ("sink.started", {}, "TaskStarted"),
+    ("sink.done", {}, "TaskDone"),
+    ("sink.failed", {}, "TaskFailed"),
+    ("case.evaluated", {"payload": {"selected": [{"step": "b"}]}}, "NextEvaluated"),
+    ("case.evaluated", {"payload": {"action": {"do": "retry"}}}, "PolicyTaskEvaluated"),
+    ("call.done", {"payload": {"result": 3}}, "TaskDone"),
+    ("call.error", {"payload": {"error": "no"}}, "TaskFailed"),
+    ("step.enter", {"entity_type": "step"}, "StepStarted"),
+    ("step.exit", {"entity_type": "step", "status": "completed"}, "StepCompleted"),
+    ("step.exit", {"entity_type": "step", "status": "failed"}, "StepFailed"),
+    ("command.issued", {"entity_type": "step"}, "StepScheduled"),
+    ("command.claimed", {"entity_type": "step"}, "command.claimed"),
+    ("playbook.completed", {"entity_type": "playbook"}, "RunCompleted"),
+    ("playbook.failed", {"entity_type": "playbook", "status": "failed"}, "RunFailed"),
+    ("playbook.finished", {"entity_type": "playbook", "payload": {"error": {"kind": "cancelled"}}}, "RunCancelled"),
+    ("workflow.initialized", {"entity_type": "workflow"}, "WorkflowStarted"),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "ours"), LEGACY)
+def test_old_names_are_brought_to_those_of_today(kind: str, more: dict[str, Any], ours: str) -> None:
+    given = {"entity_type": "task", "entity_id": "t", "parent_id": "step:s:run:1", **more}
+    read = NoetlReader().read(event(1, kind, **given))
+    assert read.event_type == ours
+    assert read.payload.get("legacyType") == (None if kind in ("command.claimed", "playbook.finished") else kind)
+
+
+async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
+    """It counts its events, says nothing of visits or attempts, and goes round a circle."""
+    told = [
+        ("playbook.initialized", "playbook", "etl/weather", {}),
+        ("command.issued", "step", "fetch", {}),
+        ("command.claimed", "step", "fetch", {}),
+        ("step.enter", "step", "fetch", {}),
+        ("call.done", "task", "get", {"status": "completed", "step_run_id": "step:fetch:run:1"}),
+        ("step.exit", "step", "fetch", {"status": "completed", "payload": {"result": {"rows": 3}}}),
+        ("command.issued", "step", "fetch", {}),
+        ("step.enter", "step", "fetch", {}),
+        ("step.exit", "step", "fetch", {"status": "error", "payload": {"error": "timed out"}}),
+        ("playbook.failed", "playbook", "etl/weather", {"status": "failed"}),
+    ]
+    events = [
+        {"event_id": 900 + number, "event_type": kind, "timestamp": "2026-02-05T23:11:22.5+01:00", "execution_id": 42,
+         "entity_type": entity, "entity_id": name, **more}
+        for number, (kind, entity, name, more) in enumerate(told)
+    ]  # fmt: skip
+    async with rw.open_log(store) as log:
+        for each in events:  # one request after another
+            assert await taken(log, each) == ["appended"]
+        for each in events:
+            assert await taken(log, each) == ["duplicate"]
+        assert await taken(log, *events) == ["duplicate"] * 10
+        assert await story(log, "42") == [
+            "RunQueued",
+            "StepScheduled fetch",
+            "command.claimed fetch",
+            "StepStarted fetch",
+            "TaskDone fetch/get",
+            "StepCompleted fetch",
+            "StepScheduled fetch@2",
+            "StepStarted fetch@2",
+            "StepFailed fetch@2",
+            "RunFailed",
+        ]
+        row = await log.find_run("42")
+        assert (row.identity.plan_id, row.identity.plan_version) == ("etl/weather", "noetl")
+        records = await log.read("42")
+        assert records[0].foreign_event_id == "900"
+        assert records[0].emitted_at == "2026-02-05T22:11:22.500000Z"
+        assert (records[8].payload or {})["error"] == {"message": "timed out"}
+
+
+async def test_two_events_that_want_the_same_place(store: str) -> None:
+    async with rw.open_log(store) as log:
+        first, second = (event(number, "playbook.paused", entity_type="playbook", entity_id="p") for number in (1, 2))
+        assert await taken(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"), first, second, second) == [
+            "appended", "appended", "appended", "duplicate"
+        ]  # fmt: skip
+        assert await story(log) == ["RunStarted", "RunPaused", "RunPaused #2"]
+        assert await taken(log, second, first) == ["duplicate", "duplicate"]
+
+
+async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> None:
+    async with rw.open_log(store) as log:
+        good = event(1, "workflow.started", entity_type="workflow")
+        bad = {**event(2, "workflow.finished"), "timestamp": "yesterday"}
+        other = {**event(4, "workflow.started"), "execution_id": "other"}
+        assert await taken(log, good, bad, event(3, "playbook.processed"), other) == [
+            "appended", "SCHEMA_VALIDATION_FAILED", "not_attempted", "appended"
+        ]  # fmt: skip
+        for wrong in (
+            {"event_id": ""},
+            {"event_type": None},
+            {"execution_id": None},
+            {"timestamp": "2026-01-01T00:00:00"},
+        ):
+            assert await taken(log, {**event(9, "workflow.started"), **wrong}) == ["SCHEMA_VALIDATION_FAILED"]
+        assert await taken(log, event(5, "step.started")) == ["SCHEMA_VALIDATION_FAILED"]
+        (outcome,) = await NoetlImporter(log, Home()).take([b"[1]"])
+        assert outcome.status == "refused"
+
+
+async def test_odd_names_and_payloads_are_kept(store: str) -> None:
+    async with rw.open_log(store) as log:
+        events = [
+            event(1, "step.started", entity_type="step", entity_id="a|b[3]"),
+            event(2, "step.done", entity_type="step", entity_id="a|b[3]", payload={"meta": {"artifactRefs": "none"}}),
+            event(3, "robot.arm.moved", entity_type="robot", entity_id="r2", payload={"x": 1}),
+            event(4, "task.done", entity_type="task", entity_id="t", payload={"outcome": "fine"}),
+        ]
+        assert await taken(log, *events) == ["appended"] * 4
+        records = await log.read("exec_01JH")
+        assert [record.step_id for record in records] == ["a¦b[3]", "a¦b[3]", "r2", "t"]
+        assert (records[1].payload or {})["noetl"] == {"artifactRefs": "none"}
+        assert records[2].event_type == "robot.arm.moved"
+        assert (records[3].payload or {}) == {"noetl": {"outcome": "fine"}}
+        assert (await log.snapshot("exec_01JH")).last_event_seq == 4
+
+
+async def test_our_own_contract_has_no_old_names(store: str) -> None:
+    async with rw.open_log(store) as log:
+        run = rw.new_run("p", "1")
+        with pytest.raises(rw.RunwrightError, match="earlier model") as error:
+            await log.append([rw.new_event("tool.started", run, step_id="a")])
+        assert error.value.code == "SCHEMA_VALIDATION_FAILED"
+
+
+async def test_over_http(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        started = event(1, "playbook.started", entity_type="playbook", entity_id="p", source="server")
+        answer = await me.post("/v1/events?format=noetl&project=lake", started, expected=201)
+        assert (len(answer["appended"]), answer["results"][0]["runSeq"]) == (1, 1)
+        answer = await me.post("/v1/events?format=noetl", [started, event(2, "workflow.started")])
+        assert (len(answer["appended"]), len(answer["deduped"])) == (1, 1)
+        shown = await me.get(at("exec_01JH"))
+        assert (shown["status"], shown["projectId"]) == ("RUNNING", "lake")
+        words = (await me.get(f"{at('exec_01JH')}/events?format=noetl"))["events"]
+        assert [each["event_id"] for each in words] == ["01JH0001", "01JH0002"]
+        await me.post("/v1/events?format=noetl&atomic=true", started, expected=400)
+        await me.post("/v1/events?format=cloud", started, expected=400)
+        await me.post("/v1/events?tenant=x", started, expected=400)
+
+
+async def test_over_http_everybody_keeps_to_their_own(file_store: str) -> None:
+    async with office(file_store) as there:
+        worker = await there.somebody(scopes=("events:worker",), tenant="acme")
+        done = event(2, "task.done", entity_type="task", entity_id="t", parent_id="step:s:run:1", source="worker")
+        answer = await worker.post("/v1/events?format=noetl", done, expected=201)
+        assert answer["results"][0]["status"] == "appended"
+        step = event(3, "step.scheduled", entity_type="step", entity_id="s", source="worker")
+        await worker.post("/v1/events?format=noetl", step, expected=403)
+        await worker.post("/v1/events?format=noetl&tenant=other", done, expected=403)
+        stranger = await there.somebody(scopes=("events:server",), tenant="umbrella")
+        refused = await stranger.post("/v1/events?format=noetl", [event(4, "workflow.started")], expected=207)
+        assert refused["results"][0]["code"] == "RUN_CONTEXT_MISMATCH"
+
+
+def test_by_command(tmp_path: Path) -> None:
+    def runwright(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "runwright", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    (tmp_path / "p.yaml").write_text(json.dumps(PLAYBOOK))
+    assert runwright("run", "p.yaml", "--run-id", "r").returncode == 0
+    log = runwright("events", "r", "--format", "noetl").stdout
+    (tmp_path / "log.jsonl").write_text(log)
+    assert NoetlChecker().check(map(json.loads, log.splitlines())) == []
+    arguments = ("import", "log.jsonl", "--format", "noetl", "--store", "sqlite:///other.db", "--tenant", "acme")
+    count = len(log.splitlines())
+    assert runwright(*arguments).stdout == f"{count} events imported, 0 there before, 0 refused\n"
+    assert runwright(*arguments).stdout == f"0 events imported, {count} there before, 0 refused\n"
+    assert runwright("events", "r", "--format", "noetl", "--store", "sqlite:///other.db").stdout == log
+    assert '"acme"' in runwright("show", "r", "--json", "--store", "sqlite:///other.db").stdout
+    wrong = runwright("import", "log.jsonl", "--tenant", "acme")
+    assert (wrong.returncode, "leave that to them" in wrong.stderr) == (2, True)
+
+
+_texts = st.text(max_size=8) | st.sampled_from(["a", "b", "step:a:run:1", "step:a:run:2:iteration:3", "task:t:run:1"])
+_kinds = st.sampled_from(["step.started", "step.done", "step.exit", "task.done", "case.x", "playbook.finished", "x.y"])
+_events = st.fixed_dictionaries(
+    {
+        "event_id": st.sampled_from(["1", "2", "3"]) | _texts,
+        "event_type": _kinds | _texts,
+        "execution_id": st.just("r"),
+    },
+    optional={
+        "timestamp": st.sampled_from([AT, "2026-02-05T23:11:22+02:00", "never"]),
+        "entity_type": st.sampled_from(["step", "task", "policy", "loop", "result", "playbook", "else"]),
+        "entity_id": _texts,
+        "parent_id": _texts | st.none(),
+        "step_run_id": _texts,
+        "task_run_id": _texts | st.integers(),
+        "iteration": st.integers(-1, 3) | st.booleans(),
+        "attempt": st.integers(-1, 3) | _texts,
+        "status": _texts,
+        "duration_ms": st.integers() | st.floats(allow_nan=False) | _texts,
+        "payload": st.dictionaries(
+            st.sampled_from(["meta", "outcome", "error", "result_ref", "selected", "ctx"]),
+            st.none() | st.integers() | _texts | st.dictionaries(_texts, _texts, max_size=2),
+            max_size=3,
+        )
+        | _texts,
+    },
+)
+
+
+@given(st.lists(_events, max_size=8), st.integers(0, 8))
+def test_whatever_comes_is_taken_once_or_refused(events: list[dict[str, Any]], cut: int) -> None:
+    """In one request or two, and once more: nothing breaks, and what was taken is a duplicate from then on."""
+
+    async def run() -> None:
+        async with rw.open_log("memory://") as log:
+            first = await taken(log, *events[:cut]) + await taken(log, *events[cut:])
+            again = []
+            for each in events:
+                again += await taken(log, each)
+            for before, after in zip(first, again, strict=True):
+                assert before not in ("appended", "duplicate") or after == "duplicate", (before, after)
+            assert not (await log.rebuild(check=True)).different
+            if "appended" in first:
+                ids = [noetl_event(record)["event_id"] for record in await log.read("r")]
+                assert len(ids) == len(set(ids)), "by its id each is there once, whatever else it says"
+
+    asyncio.run(run())
