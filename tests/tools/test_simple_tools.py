@@ -20,7 +20,7 @@ NOW = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 def test_every_tool_is_known_by_its_kind() -> None:
     tools = builtin_tools()
     own = {"approval", "artifact", "dbt", "http", "noop", "plan", "python", "shell", "sql", "wait"}
-    assert set(tools) == own | {f"noetl.{kind}" for kind in ("artifact", "http", "python", "sql")}
+    assert set(tools) == own | {f"noetl.{kind}" for kind in ("artifact", "http", "nats", "python", "secrets", "sql")}
     assert all(tool.kind == kind for kind, tool in tools.items())
 
 

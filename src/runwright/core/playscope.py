@@ -20,6 +20,12 @@ RESERVED_NAMES = frozenset(
 )
 """Names that mean the same in every playbook, whatever its steps and tasks are called."""
 
+NO_NAMES = RESERVED_NAMES | {
+    *("none", "None", "true", "True", "false", "False"),
+    *("and", "or", "not", "in", "is", "if", "else"),
+}
+"""What steps and tasks cannot be called, for no expression could name them."""
+
 
 class PlayScope:
     def __init__(self, net: Playnet, values: Values, work: Workings, run: RunIdentity) -> None:

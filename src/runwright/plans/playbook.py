@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
 from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
 from runwright.core.expressions import has_expression
-from runwright.core.playscope import RESERVED_NAMES
+from runwright.core.playscope import NO_NAMES, RESERVED_NAMES
 
 from .fields import Fields
 from .kinds import Kinds
@@ -94,7 +95,26 @@ def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
             sentence = f"{name!r} means something else in expressions. Call this part of the workload otherwise."
             findings.error(("workload", name), PLAN, sentence, on_key=True)
     for place, sentence in find_secrets(workload, ()):
+        if _names_credential(workload, place):
+            continue
         findings.error(("workload", *place), PLAN, sentence)
+
+
+def _names_credential(workload: dict[str, Any], place: Path) -> bool:
+    """Whether this is the name of a credential, for an `auth` to use: a word, and not what it stands for."""
+    value: Any = workload
+    for part in place:
+        value = value[part]
+    key = str(place[-1]).lower() if place else ""
+    return (
+        key.endswith("credential")
+        and isinstance(value, str)
+        and re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", value) is not None
+    )
+
+
+_ENDS_TODAY = {"call.done": "step.done", "step.exit": "step.done", "call.error": "step.failed"}
+_OLD_ENDS = re.compile(r"""(['"])(call\.done|step\.exit|call\.error)\1""")
 
 
 class _Reader:
@@ -160,7 +180,7 @@ class _Reader:
             fields.wrong(None, "This step has no name: it begins with `step: name`.")
             return None
         check_name(fields, "step", name, "name")
-        if name in RESERVED_NAMES:
+        if name in NO_NAMES:
             fields.wrong("step", f"{name!r} means something else in expressions. Call the step otherwise.")
         _refuse_gone(fields, data)
         fields.refuse_unknown([*STEP_FIELDS, *GONE], "A step")
@@ -296,7 +316,7 @@ class _Reader:
             return None
         fields = Fields(cast("dict[str, Any]", given), path, STEP, self._findings)
         fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
-        when = checked_condition(fields.raw("when"), (*path, "when"), self._findings)
+        when = checked_condition(self._in_todays_words(fields), (*path, "when"), self._findings)
         args: dict[str, Any] = {}
         for name in ("args", "input", "set"):
             given_args = fields.mapping(name)
@@ -304,6 +324,16 @@ class _Reader:
                 check_texts(given_args, (*path, name), self._findings)
                 args |= {key.removeprefix("args."): value for key, value in given_args.items()}
         return make_part(Arc, step=str(fields.raw("step")), when=when, args=args)
+
+    def _in_todays_words(self, arc: Fields) -> Any:
+        """The condition of an arc; what older playbooks call the end of a step is what it is called today."""
+        when = arc.raw("when")
+        if not isinstance(when, str) or _OLD_ENDS.search(when) is None:
+            return when
+        for name in dict.fromkeys(match[2] for match in _OLD_ENDS.finditer(when)):
+            sentence = f"`{name}` is read as `{_ENDS_TODAY[name]}`."
+            self._findings.warning((*arc.path, "when"), sentence)
+        return _OLD_ENDS.sub(lambda match: f"{match[1]}{_ENDS_TODAY[match[2]]}{match[1]}", when)
 
     def whole(self, steps: list[Step]) -> Playbook | None:
         """What holds for the playbook as a whole, once all of its steps are known."""

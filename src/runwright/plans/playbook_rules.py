@@ -133,12 +133,16 @@ def _rule(
         when=when,
         do=do,
         attempts=_number(fields, "attempts", 3 if do is Do.RETRY else 1, 1, 10_000, findings),
-        backoff=fields.choice("backoff", Spacing.NONE),
+        backoff=Spacing.NONE if fields.raw("backoff") in _STEADY else fields.choice("backoff", Spacing.NONE),
         delay=_number(fields, "delay", 0.0, 0, 7 * 24 * 3600.0, findings),
         to=to if do is Do.JUMP else None,
         set_ctx=settings.ctx,
         set_iter={**settings.plain, **settings.iter},
     )
+
+
+_STEADY = ("fixed", "constant")
+"""Other words for a delay that stays the same."""
 
 
 def _number(fields: Fields, name: str, default: Any, least: float, most: float, findings: Findings) -> Any:

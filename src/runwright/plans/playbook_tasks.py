@@ -11,7 +11,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.playbook import Do, Keeping, Rule, Task
 from runwright.core.expressions import any_expression
-from runwright.core.playscope import RESERVED_NAMES
+from runwright.core.playscope import NO_NAMES
 
 from .fields import Fields
 from .inputs import misfits
@@ -35,6 +35,8 @@ KINDS = (
     "playbook",
     "noop",
     "artifact",
+    "nats",
+    "secrets",
 )
 COMMON = (
     "name",
@@ -85,6 +87,8 @@ class TaskReader:
             "shell": self._shell,
             "noop": self._noop,
             "artifact": self._artifact,
+            "nats": self._nats,
+            "secrets": self._secrets,
             "playbook": self._playbook,
         }
 
@@ -130,7 +134,7 @@ class TaskReader:
             return None
         fields = Fields(cast("dict[str, Any]", data), path, STEP, self._findings)
         check_name(fields, "name" if "name" in fields else None, label, "label")
-        if label in RESERVED_NAMES:
+        if label in NO_NAMES:
             fields.wrong(None, f"{label!r} means something else in expressions. Call the task otherwise.")
         for name in ("retry", "sink", "case", "eval", "expr"):
             if name in fields:
@@ -318,6 +322,27 @@ class TaskReader:
                 inputs[ours] = fields.raw(name)
         inputs |= {name: fields.raw(name) for name in ("data", "type") if name in fields}
         return _Own(f"{DIALECT}artifact", inputs)
+
+    def _nats(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        own = ("operation", "url", "bucket", "key", "value", "data", "payload", "subject", "wait")
+        fields.refuse_unknown((*COMMON, *own), "A task of kind nats")
+        inputs = {name: fields.raw(name) for name in own if name in fields and name not in ("data", "payload")}
+        value = next((fields.raw(name) for name in ("value", "data", "payload") if name in fields), args or None)
+        if value is not None:
+            inputs["value"] = value
+        if "url" not in inputs and (auth := self._auth(fields)) is not None:
+            inputs["url"] = auth
+        return _Own(f"{DIALECT}nats", inputs)
+
+    def _secrets(self, fields: Fields, args: dict[str, Any]) -> _Own:
+        fields.refuse_unknown((*COMMON, "names", "map", "provider", "scope"), "A task of kind secrets")
+        if "provider" in fields:
+            sentence = "`provider` is not looked at: where secrets come from is said in runwright.toml."
+            self._findings.warning((*fields.path, "provider"), sentence)
+        names = {name: name for name in fields.texts("names")} | (fields.mapping("map") or {}) | args
+        return _Own(
+            f"{DIALECT}secrets", {"names": names, "values": {key: {"secret": name} for key, name in names.items()}}
+        )
 
     def _playbook(self, fields: Fields, args: dict[str, Any]) -> _Own | None:
         own = ("path", "ref", "payload", "workload", "return_step")

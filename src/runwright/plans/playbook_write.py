@@ -120,6 +120,10 @@ def _task(task: Task) -> dict[str, Any]:
         inputs = {_OTHERWISE.get(name, name): value for name, value in inputs.items()}
         if "auth" in inputs:
             inputs["auth"] = inputs["auth"]["secret"]
+    elif kind == "nats" and isinstance(inputs.get("url"), dict):
+        inputs["auth"] = inputs.pop("url")["secret"]
+    elif kind == "secrets":
+        inputs = {"map": inputs["names"]}
     elif kind == SUB_PLAN:
         kind = "playbook"
         inputs["args"] = inputs.pop("params", {})

@@ -26,7 +26,9 @@ def builtin_tools() -> dict[str, Tool]:
     from .plan import PlanTool
     from .playbook_artifact import PlaybookArtifactTool
     from .playbook_http import PlaybookHttpTool
+    from .playbook_nats import PlaybookNatsTool
     from .playbook_python import PlaybookPythonTool
+    from .playbook_secrets import PlaybookSecretsTool
     from .playbook_sql import PlaybookSqlTool
     from .python import PythonTool
     from .shell import ShellTool
@@ -43,7 +45,9 @@ def builtin_tools() -> dict[str, Tool]:
         PlanTool(),
         PlaybookArtifactTool(),
         PlaybookHttpTool(http),
+        PlaybookNatsTool(),
         PlaybookPythonTool(),
+        PlaybookSecretsTool(),
         PlaybookSqlTool(),
         PythonTool(),
         ShellTool(),
