@@ -16,14 +16,14 @@ from time import perf_counter
 import click
 from rich.console import Console
 
-from . import engine, growth, machine, plans, postgres, replay, server, size, sqlite, startup, table, waiting
+from . import engine, growth, machine, plans, playbooks, postgres, replay, server, size, sqlite, startup, table, waiting
 from .scale import Scale
 from .targets import TARGETS
 
 _PLACE = Path(__file__).parent.parent / ".cache" / "bench"
 _MEASURES = (
     *(sqlite.measure, postgres.measure, replay.measure, growth.measure),
-    *(engine.measure, size.measure, waiting.measure, plans.measure, server.measure, startup.measure),
+    *(engine.measure, size.measure, waiting.measure, playbooks.measure, plans.measure, server.measure, startup.measure),
 )
 
 

@@ -43,6 +43,11 @@ def _race(name: str, what: str, against: str, floor: float, aim: float) -> Targe
     return Target(f"engine-{name}", f"10-step runs, {what}", against, "runs/s", Kind.SPEED, floor, aim)
 
 
+def _loop(name: str, store: str, floor: float, aim: float) -> Target:
+    what, against = f"Playbook's loop of 10,000, 64 at once, {store}", "its events alone, 1000 an append"
+    return Target(f"play-loop-{name}", what, against, "iterations/s", Kind.SPEED, floor, aim)
+
+
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -64,6 +69,11 @@ TARGETS: dict[str, Target] = {
         Target("engine-fan-out", "An iteration of 10,000", "of 100", "ms", Kind.GROWTH, 1.4, FLAT),
         Target("engine-waiting-memory", "10,000 runs waiting, memory", "before they were", "MB", Kind.EXTRA, 50, 20),
         Target("engine-waiting-wake", "10,000 runs waiting, wake-up p95", "when due", "ms", Kind.EXTRA, 1000, 200),
+        _loop("sqlite", "SQLite FULL", 0.3, 0.5),
+        _loop("postgres", "Postgres", 0.3, 0.5),
+        Target("play-growth", "An iteration of a playbook's 100,000", "of 100", "ms", Kind.GROWTH, 1.4, FLAT),
+        Target("play-routing", "A step's end to what follows, p99", "no time", "ms", Kind.EXTRA, 2, 1),
+        Target("play-pipeline", "A task of a pipeline", "the same calls, plain asyncio", "ms", Kind.EXTRA, 2, 1),
         Target("plans-python", "A step of a plan in Python", "of the same plan in YAML", "ms", Kind.GROWTH, 1.1, 1.0),
         Target("plans-dbt", "100 dbt models in 5 layers", "dbt run, as many threads", "s", Kind.GROWTH, 2.0, 1.2),
         _speed("server-single", "POST of one event, 64 callers", "the same server, only reading it", 0.5, 0.7),
