@@ -10,6 +10,7 @@ opaque text there. Only what made a path reads it back.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -49,8 +50,10 @@ class EntityPath(msgspec.Struct, frozen=True):
         return text if self.task_visit == 1 else f"{text}@{self.task_visit}"
 
 
+@lru_cache(maxsize=8192)
 def parse_path(text: str) -> EntityPath | None:
-    """The path that this text is, or None where no rendering of a path gives this text."""
+    """The path that this text is, or None where no rendering of a path gives this text. What is going on in a run is
+    asked about many times in a row."""
     match = _PATH.fullmatch(text)
     if match is None:
         return None

@@ -289,7 +289,8 @@ class RunLog(Checking):
         """One event by what it is about; None if the run has no such event."""
         row = await self.find_run(run_id)
         plan = (row.identity.plan_id, row.identity.plan_version)
-        seq = await self._seq_of(row.run_key, key_bytes(run_id, step_id, attempt, event_type, *plan))
+        key = key_bytes(run_id, step_id, attempt, event_type, *plan)
+        seq = await self._seq_of(row.run_key, step_id or "", key)
         return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
 
     async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:

@@ -59,6 +59,7 @@ class Question(msgspec.Struct, frozen=True):
 
     run_key: int
     key: bytes
+    entity: str = ""  # of a key: what its event is about
 
 
 class Tally:
@@ -101,12 +102,13 @@ class Group:
                 continue
             for event in unit.events:
                 key = event.stored.idempotency_key
+                entity = event.stored.step_id or ""
                 if run.keys is None:
-                    asked[Question(run.run_key, key)] = None
-                    for other in run.entity_keys(event.stored):
-                        asked[Question(run.run_key, other)] = None
+                    asked[Question(run.run_key, key, entity)] = None
+                    for entity, other in run.entity_keys(event.stored):
+                        asked[Question(run.run_key, other, entity)] = None
                 elif key in run.keys:
-                    asked[Question(run.run_key, key)] = None
+                    asked[Question(run.run_key, key, entity)] = None
         return list(asked)
 
     def id_questions(self) -> list[Question]:

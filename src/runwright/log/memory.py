@@ -315,7 +315,8 @@ class MemoryLog(RunLog):
         runs = [run.row.identity.run_id for run, event in found if event.event_type == "SignalAccepted"]
         return runs, [positions[0] + len(found)]
 
-    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
+    async def _seq_of(self, run_key: int, entity: str, key: bytes) -> int | None:
+        del entity
         found = self._by_key[run_key - 1].by_key.get(key)
         return None if found is None else found.run_seq
 

@@ -167,16 +167,17 @@ class OpenRun:
 
     # What an event needs to know of its entity
 
-    def entity_keys(self, event: StoredEvent) -> list[bytes]:
-        """The keys whose presence tells all that judging this event needs; none if it is known already."""
+    def entity_keys(self, event: StoredEvent) -> list[tuple[str, bytes]]:
+        """The keys whose presence tells all that judging this event needs, each with what it is about; none if it is
+        known already."""
         if self.whole:
             return []
         signal = forcing_signal(event)
-        wanted = [] if signal is None else [self._key(signal, 1, "SignalAccepted")]
+        wanted = [] if signal is None else [(signal, self._key(signal, 1, "SignalAccepted"))]
         if self._knows(event):
             return wanted
         for attempt, names in _entity_of(event):
-            wanted += [self._key(event.step_id, attempt, name) for name in names]
+            wanted += [(event.step_id or "", self._key(event.step_id, attempt, name)) for name in names]
         return wanted
 
     def recall_entity(self, event: StoredEvent, seq_of: SeqOf) -> bool:

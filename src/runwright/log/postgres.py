@@ -341,8 +341,8 @@ class PostgresLog(RunLog):
             runs.append(run_id)
         return runs, reached
 
-    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
-        return await self._fetch_value(self._sql["find_seq"], run_key, key)
+    async def _seq_of(self, run_key: int, entity: str, key: bytes) -> int | None:
+        return await self._fetch_value(self._sql["find_seq"], run_key, entity, key)
 
     async def _put_plan(self, sha256: str, body: bytes) -> None:
         await self._fetch("put_plan", sha256, body)

@@ -244,7 +244,11 @@ class Lane:
     async def _answer(self, group: Group) -> None:
         assert self._connection is not None
         if keys := group.key_questions():
-            questions = ([question.run_key for question in keys], [question.key for question in keys])
+            questions = (
+                [question.run_key for question in keys],
+                [question.entity for question in keys],
+                [question.key for question in keys],
+            )
             for run_key, key, *found in await self._connection.fetch(self._sql["find_keys"], *questions):
                 group.answer_key(run_key, key, Found(*found))
         if ids := group.id_questions():

@@ -316,9 +316,9 @@ class SqliteLog(RunLog):
         rows = await self._read(lambda cursor: cursor.execute(sql, (positions[0],)).fetchall())
         return [run_id for _, run_id in rows], [rows[-1][0]] if rows else positions
 
-    async def _seq_of(self, run_key: int, key: bytes) -> int | None:
+    async def _seq_of(self, run_key: int, entity: str, key: bytes) -> int | None:
         sql = self._sql["find_key"]
-        row = await self._read(lambda cursor: cursor.execute(sql, (run_key, key)).fetchone())
+        row = await self._read(lambda cursor: cursor.execute(sql, (run_key, entity, key)).fetchone())
         return None if row is None else row[0]
 
     async def _put_plan(self, sha256: str, body: bytes) -> None:

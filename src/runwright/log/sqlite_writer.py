@@ -257,7 +257,7 @@ class SqliteWriter:
 
     def _answer(self, group: Group) -> None:
         for question in group.key_questions():
-            for row in self._cursor.execute(self._sql["find_key"], (question.run_key, question.key)):
+            for row in self._cursor.execute(self._sql["find_key"], (question.run_key, question.entity, question.key)):
                 group.answer_key(question.run_key, question.key, Found(*row))
         for question in group.id_questions():
             if self._cursor.execute(self._sql["find_event_id"], (question.run_key, question.key)).fetchone():

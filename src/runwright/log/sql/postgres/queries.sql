@@ -179,8 +179,8 @@ SELECT run_key, event_id FROM event WHERE run_key = ANY ($1::bigint[]) AND run_s
 
 -- name: find_keys
 SELECT e.run_key, e.idempotency_key, e.run_seq, e.event_id, e.persisted_at, e.payload, e.payload_digest
-FROM unnest($1::bigint[], $2::bytea[]) AS q (run_key, key)
-JOIN event AS e ON e.run_key = q.run_key AND e.idempotency_key = q.key;
+FROM unnest($1::bigint[], $2::text[], $3::bytea[]) AS q (run_key, entity, key)
+JOIN event AS e ON e.run_key = q.run_key AND coalesce(e.step_id, '') COLLATE "C" = q.entity AND e.idempotency_key = q.key;
 
 -- name: find_event_ids
 SELECT e.run_key, e.event_id
@@ -276,7 +276,7 @@ JOIN run ON run.run_key = event.run_key
 ORDER BY event.shard, event.pos;
 
 -- name: find_seq
-SELECT run_seq FROM event WHERE run_key = $1 AND idempotency_key = $2;
+SELECT run_seq FROM event WHERE run_key = $1 AND coalesce(step_id, '') COLLATE "C" = $2 AND idempotency_key = $3;
 
 -- name: put_plan
 INSERT INTO plan (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO NOTHING;

@@ -64,7 +64,8 @@ SELECT run_id, tenant_id, project_id, environment_id, plan_id, plan_version FROM
 SELECT idempotency_key, run_seq, event_id FROM event WHERE run_key = ?;
 
 -- name: find_key
-SELECT run_seq, event_id, persisted_at, payload, payload_digest FROM event WHERE run_key = ? AND idempotency_key = ?;
+SELECT run_seq, event_id, persisted_at, payload, payload_digest FROM event
+WHERE run_key = ? AND coalesce(step_id, '') = ? AND idempotency_key = ?;
 
 -- name: find_event_id
 SELECT 1 FROM event WHERE run_key = ? AND event_id = ? AND run_seq > 2048;
