@@ -65,12 +65,27 @@ ENGINE = Page(
         *beneath("Signals", "Deciding", "Acting"),
         "Decisions",
     ],
-    [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 28, 29, 30, 31, 32, 35, 39, 40, 43],
+    [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 32, 35, 39, 40, 43],
     "tests/control/test_engine_musts.py",
     ["Comes with a later part"],
 )
 
-PAGES = [LOG, ENGINE]
+NOETL = Page(
+    "conformance-noetl.md",
+    [
+        *beneath(
+            "NoETL Runtime Event Model v10",
+            "1.1", "1.2", "2", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "4", "5.1", "5.2", "6.1", "7",
+        ),
+        *beneath("The language", "Acceptance", "Results by reference", "Where servers of this kind fail"),
+        "Decisions",
+    ],
+    [28, 29, 30, 31, 32, 42],
+    "tests/playbooks/test_noetl_musts.py",
+    ["Comes with a later part"],
+)  # fmt: skip
+
+PAGES = [LOG, ENGINE, NOETL]
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -83,7 +98,7 @@ def sections(page: Page) -> dict[str, list[str]]:
             chapter = title = line[3:]
         elif line.startswith("### "):
             title = f"{chapter} / {line[4:]}"
-        elif line.startswith("|") and not line.startswith(("| rule |", "| decision |", "|---")):
+        elif line.startswith("|") and not line.startswith(("| rule |", "| decision |", "| case |", "| failure |", "|---")):
             found.setdefault(title, []).append(line)
     return found
 
@@ -103,7 +118,7 @@ def functions_of(path: str) -> frozenset[str]:
 @on_each_page
 def test_every_test_that_the_page_names_exists(page: Page) -> None:
     named = NAMED.findall(page.text)
-    assert len(named) > 100
+    assert len(named) > 50
     assert [f"{path}::{name}" for path, name in named if name not in functions_of(path)] == []
 
 

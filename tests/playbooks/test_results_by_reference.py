@@ -364,3 +364,34 @@ async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
         with pytest.raises(rw.RunwrightError) as error:
             await operations.log.append([late])
         assert error.value.code == "PAYLOAD_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"scope": "../.."},
+        {"meta": {"bytes": 3, "sha256": "../../secret"}},
+        {"expires_at": "never"},
+        {"ref": "noetl://execution/r/step/a"},
+        {"store": "elsewhere"},
+        {"meta": None},
+        {},
+    ],
+)
+async def test_a_forged_reference_leads_nowhere(file_store: str, tmp_path: Path, forged: dict[str, Any]) -> None:
+    """Whoever may write events can write any reference; what it opens is a key of the same run, or nothing."""
+    digest = hashlib.sha256(b"[1]").hexdigest()
+    (tmp_path / digest).write_bytes(b"[1]")
+    ref = {
+        "kind": "result_ref", "ref": result_address("theirs", EntityPath("a", task="t"), 1), "store": "local",
+        "scope": "permanent", "meta": {"bytes": 3, "sha256": digest},
+    }  # fmt: skip
+    async with engine(file_store) as operations:
+        tiers = operations.engine.results.tiers
+        await (await tiers._tier("local")).put(f"permanent/theirs/-/kept-{digest}", b"[1]")
+        assert await tiers.get("theirs", ref) == b"[1]"
+        with pytest.raises(rw.RunwrightError) as error:
+            await tiers.get(
+                "mine" if not forged else "theirs", {**ref, **forged} if forged else {**ref, "scope": "step"}
+            )
+        assert error.value.code in ("REFERENCE_NOT_AVAILABLE", "CAPABILITY_NOT_SUPPORTED")

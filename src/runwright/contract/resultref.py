@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from .paths import EntityPath
+from .playbook import Compression, Scope
 
 _ADDRESS = re.compile(
     r"noetl://execution/([^/]+)/step/([^/]+)/task/([^/]+)/run/(\d{1,18})((?:\.\d{1,18})*)\.(\d{1,18})/attempt/(\d{1,18})",
@@ -25,9 +26,9 @@ class ResultMeta(msgspec.Struct, frozen=True):
     """What is known of the value. Hash and size are those of its JSON, before compression."""
 
     bytes: int
-    sha256: str
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     content_type: str = "application/json"
-    compression: str = "none"
+    compression: Compression = Compression.NONE
 
 
 class ResultPreview(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class ResultPreview(msgspec.Struct, frozen=True):
 class ResultRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="result_ref"):
     ref: str
     store: str
-    scope: str
+    scope: Scope
     expires_at: str | None = None
     meta: ResultMeta
     extracted: dict[str, Any] = {}

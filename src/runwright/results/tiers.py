@@ -19,7 +19,7 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.playbook import Scope
 from runwright.contract.resultref import ResultRef, parse_result_address
-from runwright.contract.timestamps import to_micros
+from runwright.contract.timestamps import is_utc, to_micros
 from runwright.core.keeping import EXPIRING, PASSING, Spot, read_result_key, result_key
 
 from .encoding import MAX_RESULT_BYTES
@@ -73,6 +73,8 @@ class Tiers:
         address = parse_result_address(read.ref)
         if address is None:
             raise not_available(f"{read.ref!r} is not the address of a result")
+        if read.expires_at is not None and not is_utc(read.expires_at):
+            raise not_available(f"{read.expires_at!r} is no time")
         if read.expires_at is not None and to_micros(read.expires_at) <= self._now():
             raise not_available(f"The result was kept until {read.expires_at}, and that is over")
         key = result_key(read.scope, run_id, address.place, read.expires_at, read.meta.sha256)
