@@ -173,7 +173,7 @@ async def events_command(session: Session, run: str | None, shape: str, **choice
             elif session.as_json:
                 click.echo(msgspec.json.encode(record))
             else:
-                click.echo(_timeline(record))
+                click.echo(_timeline(record) if run is not None else f"{plain(record.run_id)}  {_timeline(record)}")
     return DONE
 
 

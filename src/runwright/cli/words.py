@@ -8,7 +8,7 @@ from typing import Any
 from runwright.contract.events import RunEventRecord
 from runwright.contract.plan import ExecutionPlan
 
-from .render import clock_time, duration, plain
+from .render import clock_time, duration, plain, plural
 
 Payload = dict[str, Any]
 
@@ -180,6 +180,19 @@ def _task_failed(who: str, payload: Payload, _record: RunEventRecord) -> str:
     return f"{who} failed{_error(payload) or _error(outcome)}"
 
 
+def _stored(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    ref: Payload = payload.get("result_ref") or {}
+    meta: Payload = ref.get("meta") or {}
+    return f"{who}: its result, {int(meta.get('bytes') or 0):,} bytes, is in the store {ref.get('store')}"
+
+
+def _gathered(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    manifest: Payload = payload.get("result_ref") or {}
+    name = manifest.get("name")
+    parts, size = int(manifest.get("total_parts") or 0), int(manifest.get("total_bytes") or 0)
+    return f"{who}: {f'{name} has' if name else 'its results are'} {plural(parts, 'part')}, {size:,} bytes"
+
+
 _WORDS: dict[str, Words] = {
     "RunQueued": _queued,
     "AdmissionEvaluated": lambda who, payload, _record: f"{who}: {payload.get('decision')}",
@@ -196,6 +209,8 @@ _WORDS: dict[str, Words] = {
     "TaskAttemptFailed": _task_failed,
     "PolicyTaskEvaluated": _policy,
     "NextEvaluated": _next,
+    "ResultStored": _stored,
+    "ResultManifestUpdated": _gathered,
     "LoopIterationScheduled": _just("is to run"),
     "RunApproved": _just("approved"),
     "RunStarted": _just("started"),

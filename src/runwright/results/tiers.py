@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
@@ -217,10 +218,13 @@ class FolderTier:
             yield name
 
     def _names(self, prefix: str) -> list[str]:
+        """Folders may go while they are looked through: others tidy up as well."""
         whole, _, _ = prefix.rpartition("/")
-        found = sorted(path for path in (self._folder / whole).rglob("*") if path.is_file())
-        names = (path.relative_to(self._folder).as_posix() for path in found if not path.name.startswith("."))
-        return [name for name in names if name.startswith(prefix)]
+        found: list[str] = []
+        for folder, _, files in os.walk(self._folder / whole):
+            place = Path(folder).relative_to(self._folder)
+            found += [(place / name).as_posix() for name in files if not name.startswith(".")]
+        return sorted(name for name in found if name.startswith(prefix))
 
     async def close(self) -> None: ...
 

@@ -15,6 +15,7 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
+from runwright.contract.paths import parse_path
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import to_micros
@@ -146,7 +147,7 @@ class PlayApp:
         """A script for a step that the plan does not have is a mistake."""
         steps = _step_ids(self.operations.load(plan))
         for path in self._script:
-            if path.partition("[")[0] not in steps:
+            if _owner(path) not in steps:
                 raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The script has {path!r}; the plan has no such step.")
 
     # The engine
@@ -250,10 +251,20 @@ class _PlayedSubRuns(SubRuns):
         return super().start(work, parent, done)
 
 
+def _owner(path: str) -> str:
+    """The step that a path of a script is about, or the task of a playbook's step."""
+    place = parse_path(path)
+    if place is None:
+        return path
+    return place.step if place.task is None else f"{place.step}/{place.task}"
+
+
 def _step_ids(plan: ExecutionPlan) -> set[str]:
-    """The steps of a plan, and of those that steps of it are runs of."""
+    """The steps of a plan, the tasks of its pipelines, and the same of plans that steps of it are runs of."""
     found = {step.step_id for step in plan.steps}
     for step in plan.steps:
+        if step.route is not None:
+            found |= {f"{step.step_id}/{task.label}" for task in step.route.tasks}
         read = known(hash_in(str(step.inputs.get("ref")))) if step.kind == SUB_PLAN else None
         if read is not None:
             found |= _step_ids(read.plan)

@@ -21,7 +21,8 @@ def line_of(record: RunEventRecord) -> str:
     words = [record.event_type, "a signal" if step.startswith("signal/") else step]
     if record.logical_attempt_id > 1:
         words.append(f"attempt {record.logical_attempt_id}")
-    error: dict[str, Any] = payload.get("error") or {}
+    outcome: dict[str, Any] = payload.get("outcome") or {}
+    error: dict[str, Any] = payload.get("error") or outcome.get("error") or {}
     details = [str(error["code"])] if error.get("code") else []
     details += [str(payload[name]) for name in _DETAILS if payload.get(name)]
     return " ".join(word for word in words if word) + (f": {', '.join(details)}" if details else "")
