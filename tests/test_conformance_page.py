@@ -98,7 +98,9 @@ def sections(page: Page) -> dict[str, list[str]]:
             chapter = title = line[3:]
         elif line.startswith("### "):
             title = f"{chapter} / {line[4:]}"
-        elif line.startswith("|") and not line.startswith(("| rule |", "| decision |", "| case |", "| failure |", "|---")):
+        elif line.startswith("|") and not line.startswith(
+            ("| rule |", "| decision |", "| case |", "| failure |", "|---")
+        ):
             found.setdefault(title, []).append(line)
     return found
 

@@ -229,7 +229,9 @@ async def test_the_database_itself_refuses_a_second_event_under_one_number_or_on
     """The authority never tries. Should anything else ever write there, the store still keeps the promise."""
     async with rw.open_log(durable_url) as log:
         await log.append([*event.started(), event("StepStarted", "a")])
-    copied = "event_type, step_id, schema_version, engine_attempt_id, logical_attempt_id, emitted_at, persisted_at, hash"
+    copied = (
+        "event_type, step_id, schema_version, engine_attempt_id, logical_attempt_id, emitted_at, persisted_at, hash"
+    )
     for seq, key in (("run_seq", "event_id"), ("99", "idempotency_key")):
         if durable_url.startswith("sqlite"):
             statement = (

@@ -299,3 +299,12 @@ def test_a_playbook_is_drawn_along_its_arcs() -> None:
         "●   a  noop\n├─╮\n│ ● b  noop > shell\n● │ c  noop, for each, back to a\n├─╯\n●   d  noop\n"
     )
     assert "back to a" in graph_svg(plan)
+
+
+def test_what_is_said_of_a_workbook_task_where_it_is_used_wins_and_the_rest_holds() -> None:
+    there = {"kind": "noop", "spec": {"timeout": 5, "result": {"inline_max_bytes": 10}}}
+    tool = {"kind": "workbook", "name": "add", "spec": {"timeout": 9}}
+    plan = read(playbook({"step": "a", "tool": tool}, workbook={"add": {"tool": there}}))
+    assert plan.steps[0].route is not None
+    task = plan.steps[0].route.tasks[0]
+    assert (task.timeout, task.result.inline_max_bytes) == (9, 10)

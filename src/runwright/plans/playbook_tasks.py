@@ -179,6 +179,8 @@ class TaskReader:
             self._findings.error(path, STEP, "A task of the workbook has a kind of its own.")
             return None
         here = {key: fields.raw(key) for key in ("spec", "set") if key in fields}
+        if isinstance(there.get("spec"), dict) and isinstance(here.get("spec"), dict):
+            here["spec"] = {**there["spec"], **here["spec"]}  # what is said nearer wins, and the rest holds
         own = Fields(there, path, STEP, self._findings)
         merged: dict[str, Any] = {**there, **here, "args": {**self._args(own), **self._args(fields)}}
         merged.pop("input", None)
