@@ -149,13 +149,27 @@ async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store:
             "tool": [
                 {"small": keeping(code("result = {'id': 7, 'pad': 'x' * 100}"), select=[{"path": "id", "as": "nr"}])},
                 {"moved": keeping(code("result = [1, 2, 3]"), inline_max_bytes=0)},
-                {"end": noop({"nr": "{{ small.nr }}", "whole": "{{ small.id }}", "list": "{{ moved }}"})},
+                {"listed": keeping(code("result = [{'n': 4}]"), select=[{"path": "$[0].n", "as": "first"}])},
+                {"seen": noop("{{ listed.first }}")},
+                {
+                    "end": noop(
+                        {
+                            "nr": "{{ small.nr }}",
+                            "whole": "{{ small.id }}",
+                            "list": "{{ moved }}",
+                            "first": "{{ seen }}",
+                            "all": "{{ listed }}",
+                        }
+                    )
+                },
             ],
         },
     )
     async with engine(file_store) as operations:
         snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == {"nr": 7, "whole": 7, "list": [1, 2, 3]}
+        assert await result(operations, snapshot) == {
+            "nr": 7, "whole": 7, "list": [1, 2, 3], "first": 4, "all": [{"n": 4}]
+        }  # fmt: skip
     assert only(story, "ResultStored") == ["ResultStored a/moved"]
 
 

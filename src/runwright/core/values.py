@@ -107,21 +107,17 @@ class Values:
         return self.at_hand[digest]
 
     def view(self, stored: StoredResult, fields: frozenset[str] | None) -> Any:
-        """A result as a playbook's expressions see it. Where they read only these of its fields, and all of them were
-        selected, the rest of it stays where it is."""
-        if stored.ref is None and not stored.extracted:
-            return self.of(stored)
+        """A result as a playbook's expressions see it: selected fields beside its own. Where they read only these, the
+        rest of it stays where it is."""
         known = dict(stored.extracted)
         if stored.ref is not None:
             ref, preview = stored.ref, stored.ref.get("preview")
             known |= {"_ref": ref, "_preview": preview, "_store": ref.get("store")}
             known |= {"__ref__": ref, "__preview__": preview}
-            if fields is not None and fields <= known.keys():
-                return known
+        if known and fields is not None and fields <= known.keys():
+            return known
         value = self.of(stored)
-        if isinstance(value, dict):
-            return {**value, **known}  # pyright: ignore[reportUnknownVariableType]
-        return {"data": value, **known} if stored.extracted else value
+        return {**value, **known} if known and isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType]
 
     def part(self, part: Any) -> Any:
         """One of a loop's gathered results: itself, or what its reference names."""
