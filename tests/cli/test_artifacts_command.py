@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from command_kit import runwright
 
 PLAN = """
 plan: p
@@ -18,12 +17,6 @@ steps:
   - {id: each, foreach: {in: [1, 2]}, artifact: {put: note.txt, kind: copy}}
   - {id: fail, shell: "exit 1"}
 """
-
-
-def runwright(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
-    command = [sys.executable, "-m", "runwright", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from command_kit import runwright
 
 PLAYBOOK = """
 apiVersion: noetl.io/v10
@@ -25,12 +24,6 @@ workflow:
 - step: b
   tool: {kind: noop, result: "{{ a | length }}"}
 """
-
-
-def runwright(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
-    command = [sys.executable, "-m", "runwright", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -39,10 +39,15 @@ def _shelf(settings: Mapping[str, Any], folder: Path) -> Shelf:
         raise _refused("A bucket for artifacts needs `runwright[s3]`. Install it.")
     from runwright.results.bucket import Bucket
 
+    return Bucket(url, bucket_options(settings))
+
+
+def bucket_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table of runwright.toml says of a bucket, as its client takes it."""
     options: dict[str, Any] = {name: settings[name] for name in _BUCKET if name in settings}
     if str(options.get("endpoint", "")).startswith("http://"):
         options["client_options"] = {"allow_http": True}
-    return Bucket(url, options)
+    return options
 
 
 def _retention(settings: Mapping[str, Any]) -> dict[str, float]:

@@ -16,6 +16,8 @@ from runwright.plans.playbook_keeping import STORES
 from runwright.plans.problems import did_you_mean
 from runwright.results.tiers import FolderTier, Opening, Tier, Tiers
 
+from .artifacts import bucket_options
+
 LOCAL, BUCKET, NATS, POSTGRES = STORES
 _FIELDS = {
     LOCAL: ("folder",),
@@ -76,10 +78,7 @@ async def _bucket(table: Mapping[str, Any]) -> Tier:
     _need("obstore", "A bucket for results", "s3")
     from runwright.results.tier_stores import BucketTier
 
-    options: dict[str, Any] = {name: table[name] for name in ("endpoint", "region") if name in table}
-    if str(options.get("endpoint", "")).startswith("http://"):
-        options["client_options"] = {"allow_http": True}
-    return BucketTier(table["url"], options)
+    return BucketTier(table["url"], bucket_options(table))
 
 
 async def _nats(table: Mapping[str, Any]) -> Tier:

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from runwright.contract.catalog import schema_version_of
 from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
-from runwright.contract.keys import idempotency_key
 from runwright.contract.noetl_read import Incoming, NoetlReader
 from runwright.contract.transitions import Enforcement
 
 from .judge import NOT_ATTEMPTED
 from .model import Outcome
+from .open import new_event, new_run
 from .reader import LogReader
 
 MOST_REMEMBERED = 100_000
@@ -141,15 +140,9 @@ class NoetlImporter:
             known = (found, True)
         else:
             plan_id, version = event.plan or (self._home.plan_id, "noetl")
-            home = self._home
-            identity = RunIdentity(
-                run_id=event.run_id,
-                tenant_id=home.tenant_id,
-                project_id=home.project_id,
-                environment_id=home.environment_id,
-                plan_id=plan_id,
-                plan_version=version,
-            )
+            place = msgspec.structs.asdict(self._home)
+            del place["plan_id"]
+            identity = new_run(event.run_id, plan_id, version, **place)
             known = (identity, False)
         self._runs[event.run_id] = known
         return known
@@ -157,26 +150,17 @@ class NoetlImporter:
 
 def _write(event: Incoming, run: RunIdentity, new_id: Callable[[], str]) -> RunEventWrite:
     is_ours = uuid4_bytes(event.event_id) is not None
-    plan = (run.plan_id, run.plan_version)
-    return RunEventWrite(
-        event_id=event.event_id if is_ours else new_id(),
-        foreign_event_id=None if is_ours else event.event_id,
-        event_type=event.event_type,
-        run_id=run.run_id,
-        tenant_id=run.tenant_id,
-        project_id=run.project_id,
-        environment_id=run.environment_id,
-        plan_id=run.plan_id,
-        plan_version=run.plan_version,
-        engine_attempt_id=1,
-        logical_attempt_id=event.attempt,
-        idempotency_key=idempotency_key(run.run_id, event.step_id, event.attempt, event.event_type, *plan),
-        emitted_at=event.emitted_at,
+    made = new_event(
+        event.event_type,
+        run,
         step_id=event.step_id,
-        schema_version=schema_version_of(event.event_type),
+        payload=event.payload or None,
+        attempt=event.attempt,
+        emitted_at=event.emitted_at,
+        event_id=event.event_id if is_ours else new_id(),
         emitted_by=event.emitted_by,
-        raw_payload=msgspec.Raw(msgspec.json.encode(event.payload) if event.payload else b""),
     )
+    return made if is_ours else msgspec.structs.replace(made, foreign_event_id=event.event_id)
 
 
 def _receipt(record: RunEventRecord) -> Receipt:

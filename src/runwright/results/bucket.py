@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 
+def open_bucket(url: str, options: Mapping[str, Any]) -> S3Store:
+    from obstore.store import S3Store
+
+    parts = urlsplit(url)
+    return S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **options)
+
+
 class Bucket:
     """`s3://bucket/prefix`. Credentials come from where S3 clients look for them: AWS_ACCESS_KEY_ID and its kin."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        from obstore.store import S3Store
-
-        parts = urlsplit(url)
         self._url = url.rstrip("/")
-        self._store: S3Store = S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **options)
+        self._store = open_bucket(url, options)
 
     def uri(self, key: Key) -> str:
         return f"{self._url}/{key}"

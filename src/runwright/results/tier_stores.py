@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runwright.contract.errors import RunwrightError
 
-from .bucket import bucket_troubles
+from .bucket import bucket_troubles, open_bucket
+from .nats_line import connect
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js.object_store import ObjectStore
-    from obstore.store import S3Store
 
-TO_CONNECT = 5.0  # seconds
 PATIENCE = 30.0  # seconds that a store of NATS may take for one thing
 
 
@@ -25,10 +23,7 @@ class BucketTier:
     """`s3://bucket/prefix`, with credentials from where S3 clients look for them."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        from obstore.store import S3Store
-
-        parts = urlsplit(url)
-        self._store: S3Store = S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **options)
+        self._store = open_bucket(url, options)
 
     async def put(self, key: str, body: bytes) -> None:
         with bucket_troubles():
@@ -63,14 +58,10 @@ class NatsTier:
 
     @classmethod
     async def connect(cls, url: str, bucket: str, options: Mapping[str, Any]) -> NatsTier:
-        import nats
         from nats.js.errors import BucketNotFoundError
 
         async with _nats_troubles():
-            async with asyncio.timeout(TO_CONNECT):
-                client: Client = await cast("Any", nats).connect(
-                    url, max_reconnect_attempts=-1, error_cb=_ignore, **options
-                )
+            client = await connect(url, max_reconnect_attempts=-1, **options)
             try:
                 jetstream: Any = client.jetstream()  # pyright: ignore[reportUnknownMemberType]
                 try:
@@ -117,10 +108,6 @@ class NatsTier:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-async def _ignore(_error: Exception) -> None:
-    """Whoever asks next is told; the client would print it."""
 
 
 @asynccontextmanager

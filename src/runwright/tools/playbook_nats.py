@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.results.nats_line import connect
 
 from .base import Lane, StepContext, StepError, is_open
 
@@ -27,8 +27,6 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
     "object_list": ("bucket",),
 }
 """What can be asked for, and what each needs."""
-
-TO_CONNECT = 5.0  # seconds
 
 
 class PlaybookNatsInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -133,14 +131,12 @@ async def _ask_objects(jetstream: Any, verb: str, inputs: PlaybookNatsInputs) ->
 @asynccontextmanager
 async def _connected(url: str) -> AsyncGenerator[Any]:
     """A connection, and what goes wrong on it as the error of a step."""
-    import nats
     from nats.errors import Error, NoRespondersError
     from nats.js.errors import NotFoundError
 
     client: Any = None
     try:
-        async with asyncio.timeout(TO_CONNECT):
-            client = await cast("Any", nats).connect(url, allow_reconnect=False, error_cb=_ignore)
+        client = await connect(url, allow_reconnect=False)
         yield client
     except NotFoundError as error:
         what = str(error).strip() or "There is no such bucket or key."
@@ -154,10 +150,6 @@ async def _connected(url: str) -> AsyncGenerator[Any]:
     finally:
         if client is not None:
             await client.close()
-
-
-async def _ignore(_error: Exception) -> None:
-    """The task says it."""
 
 
 def _bytes(value: Any) -> bytes:
