@@ -18,6 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
+from engine_kit import until
+from playbook_kit import playbook
+from runwright.contract.noetl_check import NoetlChecker
 from servers import Postgres
 
 pytestmark = pytest.mark.slow
@@ -141,6 +144,39 @@ async def test_a_server_and_a_worker_die_among_many_runs(fleet: Fleet) -> None:
             assert kinds["RunCompleted", None] == 1
         report = await ask(http, left, "GET", "/v1/verify")
         assert report["ok"] is True
+
+
+async def test_a_server_and_a_worker_die_in_a_loop_of_a_playbook(fleet: Fleet) -> None:
+    """Every iteration goes on at the task where it was, and the loop is done once."""
+    first, second = fleet.server(), fleet.server()
+    for _ in range(2):
+        fleet.worker()
+    shell = {"kind": "shell", "command": "sleep 0.05; echo {{ _task }} {{ iter.n }} >> done.txt"}
+    loop = {"in": "{{ range(60) | list }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 16}}
+    step = {"step": "many", "loop": loop, "tool": [{"one": shell}, {"two": shell}]}
+    done = fleet.folder / "done.txt"
+    async with httpx.AsyncClient(timeout=30) as http:
+        body = {"plan": playbook(step), "context": {"runId": "r"}}
+        await ask(http, [first], "POST", "/v1/runs", json=body)
+
+        async def half_done() -> bool:
+            return done.exists() and len(done.read_text().splitlines()) >= 40
+
+        await until(half_done)
+        fleet.workers[0].kill()
+        fleet.servers[first].kill()
+        snapshot = await ask(http, [second], "GET", "/v1/runs/r?wait=60s")
+        assert snapshot["status"] == "COMPLETED", fleet.said()
+        records = (await ask(http, [second], "GET", "/v1/runs/r/events?limit=1000"))["events"]
+        kinds = Counter((event["eventType"], event.get("stepId")) for event in records)
+        for path in (f"many[{number}]/{label}" for number in range(60) for label in ("one", "two")):
+            assert kinds["TaskStarted", path] == kinds["TaskDone", path] == 1, path
+        assert kinds["LoopDone", "many"] == 1
+        told = (await ask(http, [second], "GET", "/v1/runs/r/events?format=noetl&limit=1000"))["events"]
+        assert NoetlChecker().check(told) == []
+    lines = Counter(done.read_text().splitlines())
+    assert len(lines) == 120
+    assert sum(lines.values()) - 120 <= 8  # what the killed worker had under way, at most
 
 
 async def start_on(http: httpx.AsyncClient, addresses: list[str], run_id: str) -> None:

@@ -54,6 +54,7 @@ ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/v1/leases/{leaseId}/output"): Route(Act.CARRY_OUT, {"parts": []}, False),
     ("POST", "/v1/leases/{leaseId}/artifacts"): Route(Act.CARRY_OUT, None, False),
     ("POST", "/v1/leases/{leaseId}/fetch"): Route(Act.CARRY_OUT, {"uri": "x", "kind": "y"}, False),
+    ("POST", "/v1/leases/{leaseId}/resolve"): Route(Act.CARRY_OUT, {"ref": "x"}, False),
     ("GET", "/v1/alerts"): Route(Act.READ, None, False),
     ("GET", "/v1/audit"): Route(Act.SEE_AUDIT, None, False),
     ("GET", "/v1/tokens"): Route(Act.MANAGE_TOKENS, None, False),

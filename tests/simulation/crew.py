@@ -99,6 +99,7 @@ class Crew:
     async def _carry_out(self, name: str, task_id: int, lease_no: int, order: StepOrder) -> None:
         dice = self._world.dice
         self._world.started(order.run_id, order.path, order.attempt, by_worker=True)
+        planned = self._world.script(order.path, order.attempt)
         left = dice.choice((0, 0.001, 0.5, 3.0, 9.0))
         sleeps_through = dice.random() < self._world.faults * 0.3  # its beats are not sent
         while left > 0:
@@ -111,7 +112,10 @@ class Crew:
             return
         token = f"{name} {order.path} {order.attempt} {lease_no}"
         outcome = StepOutcome(result=token)
-        if dice.random() < self._world.failures:
+        if planned is not None:
+            result = None if planned.result is None else msgspec.json.decode(planned.result)
+            outcome = StepOutcome(result=result, error=planned.error)
+        elif dice.random() < self._world.failures:
             outcome = StepOutcome(error=ErrorInfo("BOOM", "It failed.", retryable=dice.random() < 0.8))
         self.heard.add(token)
         if not await self._table.end(task_id, lease_no, name, msgspec.json.encode(outcome)):

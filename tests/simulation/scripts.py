@@ -104,17 +104,19 @@ class ScriptedExecutor(SimulatedExecutor):
     def start(self, work: Work, done: Callable[[Outcome], None]) -> SimulatedExecution:
         self.running += 1
         context = work.context
-        self.world.began_task(context.run_id, context.step_id, context.attempt)
+        self.world.started(context.run_id, context.step_id, context.attempt)
         execution = SimulatedExecution(self, work, done)
-        roll = sha256(f"{self.world.seed}|{context.step_id}|{context.attempt}".encode()).digest()[0]
-        outcome = Outcome(result=msgspec.json.encode(roll))
-        if roll < 256 * self.world.failures:
-            outcome = Outcome(error=ErrorInfo("BOOM", "It failed.", retryable=True))
+        outcome = self.world.script(context.step_id, context.attempt)
         asyncio.get_running_loop().call_later(self.dice.choice((0, 0.001, 0.05, 0.5, 3.0)), execution.finish, outcome)
         return execution
 
 
 def with_scripts(world: World) -> World:
-    world.executor = ScriptedExecutor
-    world.has_workers = False
+    def script(path: str, attempt: int) -> Outcome:
+        roll = sha256(f"{world.seed}|{path}|{attempt}".encode()).digest()[0]
+        if roll < 256 * world.failures:
+            return Outcome(error=ErrorInfo("BOOM", "It failed.", retryable=True))
+        return Outcome(result=msgspec.json.encode(roll))
+
+    world.executor, world.script = ScriptedExecutor, script
     return world

@@ -222,6 +222,8 @@ class World:
         self.crew: Crew | None = None
         self.tier = FlakyTier(self)
         self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
+        self.script: Callable[[str, int], Outcome | None] = lambda _path, _attempt: None
+        """What an attempt comes to, where that is not left to chance."""
         self.deaths = 0
         self.problems: list[str] = []
         self.log: MemoryLog
@@ -258,17 +260,20 @@ class World:
         self._names += 1
         return await Process(self, f"process-{self._names}", recover=recover).open()
 
-    def began_task(self, run_id: str, path: str, attempt: int) -> None:
+    def _began_task(self, run_id: str, path: str, attempt: int, *, by_worker: bool) -> None:
         """A task of a playbook begins to work: the same of it as of a step."""
         events = [e for e in self.log._runs[run_id].events if e.step_id == path]
         mine = {e.event_type for e in events if e.logical_attempt_id == attempt}
         if not mine & {"TaskStarted", "TaskAttemptStarted"}:
             self.problems.append(f"{path} attempt {attempt} works before its start is durable")
-        if {"TaskDone", "TaskFailed"} & {e.event_type for e in events}:
+        if {"TaskDone", "TaskFailed"} & {e.event_type for e in events} and not by_worker:
             self.problems.append(f"{path} attempt {attempt} works again after its end")
 
     def started(self, run_id: str, path: str, attempt: int, *, by_worker: bool = False) -> None:
         """A step begins to work: its start must be in the log, and its end must not."""
+        if "/" in path:
+            self._began_task(run_id, path, attempt, by_worker=by_worker)
+            return
         run = self.log._runs[run_id]
         ends = ("StepCompleted", "StepFailed", "LoopIterationDone", "LoopIterationFailed")
         starts = ("StepStarted", "LoopIterationStarted")

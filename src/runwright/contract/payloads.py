@@ -88,6 +88,10 @@ class StepStarted(Payload, frozen=True):
     worker: str | None = None  # who took it, where it was left to workers
 
 
+class TaskStarted(SnakePayload, frozen=True):
+    worker: str | None = None  # who took it, where it was left to workers
+
+
 class StepCompleted(Payload, frozen=True):
     result: Any = None
     result_ref: JsonObject | None = None

@@ -124,6 +124,7 @@ class Task(Part, frozen=True, kw_only=True):
     timeout: float | None = None
     rules: tuple[Rule, ...] | None = None  # None: no policy, which is not the same as one without rules
     result: Keeping = Keeping()
+    dispatch: dict[str, str] | None = None  # where workers find it
 
 
 class PipelineLoop(Part, frozen=True, kw_only=True):

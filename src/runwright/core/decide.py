@@ -171,7 +171,9 @@ class Decider:
 
     def next_due(self) -> int | None:
         """When there will be something to do; None if nothing waits for a time."""
-        return self._waits.next_after(self.now)
+        due = self._waits.next_after(self.now)
+        over = None if self.router is None else self.router.offers.next_deadline()
+        return due if over is None else over if due is None else min(due, over)
 
     def settle(self) -> None:
         """Pass on how touched steps ended; schedule the retries that policy asks for."""

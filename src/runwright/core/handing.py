@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def scheduled(decider: Decider) -> dict[str, int]:
     """Everything that workers may take, and none has: its path and attempt."""
+    if decider.router is not None:
+        return decider.router.offers.open
     found = steps_scheduled(decider)
     for step_id, loop in decider.work.loops.items():
         if not loop.failed:
@@ -47,6 +49,8 @@ def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
     """A worker wants to carry this out: then it starts. False if it may not, or not now."""
     if decider.status is not RunStatus.RUNNING or decider.stop is not None:
         return False
+    if decider.router is not None:
+        return decider.router.offers.hand_over(path, attempt, worker)
     if not is_scheduled(decider, path, attempt):
         return False
     place = parse_path(path)
@@ -61,6 +65,8 @@ def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
 
 def take_back(net: Net, work: Workings) -> None:
     """What was left to workers by an engine that has some, and is driven on by one that has none: it is ours."""
+    if net.routes is not None:
+        return  # what is on offer there follows from the rest
     for step_id, attempt in list(work.scheduled.items()):
         node = net.node(step_id)
         if node is not None and node.queue is None:

@@ -33,7 +33,7 @@ class Net:
             mentions = mentioned_steps(_texts(step))
             constant = not any_expression(step.inputs)
             secrets = bool(step.secret_refs) or not constant or names_secret(step.inputs)
-            queue = queue_of(step) if step.route is None else None  # the tasks of a playbook stay where it is driven
+            queue = queue_of(step) if step.route is None else None  # of a playbook, tasks have queues
             self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue))
         for node in self.nodes:
             for source in node.needs:
@@ -42,9 +42,10 @@ class Net:
             for earlier, later in zip(self.nodes, self.nodes[1:], strict=False):
                 later.follows = earlier.index
                 earlier.followed_by = later.index
-        self.routes = None if plan.playbook is None else Playnet(plan, self.nodes)
+        self.routes = None if plan.playbook is None else Playnet(plan, self.nodes, queue_of)
         self.wanted = self._wanted() if self.routes is None else self.routes.wanted
-        self.has_queues = any(node.queue is not None for node in self.nodes)
+        has_queues = any(node.queue is not None for node in self.nodes)
+        self.has_queues = has_queues or (self.routes is not None and self.routes.has_queues)
 
     def _wanted(self) -> frozenset[str] | None:
         """The steps whose results must be kept at hand; None for all of them."""

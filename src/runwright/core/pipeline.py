@@ -306,8 +306,10 @@ def next_label(station: Station, pipe: Pipe) -> str | None:
     return None if pipe.do is Do.BREAK else station.after(pipe.task)
 
 
-def start_task(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, label: str) -> None:
-    path = task_path(place, label, pipe.visits.get(label, 0) + 1)
-    decider.say("TaskStarted", path, 1, payloads.Payload())
+def start_task(
+    decider: Decider, station: Station, place: EntityPath, pipe: Pipe, label: str, worker: str | None = None
+) -> None:
+    path, started = task_path(place, label, pipe.visits.get(label, 0) + 1), payloads.TaskStarted(worker)
+    decider.say("TaskStarted", path, 1, started)
     if station.tasks[label].rules is not None:
-        decider.say("TaskAttemptStarted", path, 1, payloads.Payload())
+        decider.say("TaskAttemptStarted", path, 1, started)

@@ -11,7 +11,7 @@ from runwright.contract.plan import ExecutionPlan, Step
 from runwright.contract.playbook import Join, Playbook, Route, Rule, Scope, Task
 
 from .expressions import any_expression, condition_text, mentioned_fields, mentioned_names
-from .node import Node, names_secret
+from .node import Node, QueueOf, names_secret, nowhere
 
 Mentions = dict[str, frozenset[str] | None]
 """The names that expressions mention, and which fields of each; None: all of it."""
@@ -30,6 +30,7 @@ class Station(msgspec.Struct):
     arcs: Mentions  # what is looked at once the step has ended
     loop: Mentions
     admit: Mentions
+    queue: str | None  # where workers find its first task, with which a visit or an iteration begins
     waits_for: frozenset[str] = frozenset()  # steps from which a token could still come to its barrier
 
     @property
@@ -45,13 +46,14 @@ class Station(msgspec.Struct):
 
 
 class Playnet:
-    def __init__(self, plan: ExecutionPlan, nodes: Iterable[Node]) -> None:
+    def __init__(self, plan: ExecutionPlan, nodes: Iterable[Node], queue_of: QueueOf = nowhere) -> None:
         assert plan.playbook is not None
         self.playbook: Playbook = plan.playbook
         self.stations: dict[str, Station] = {}
         for node in nodes:
             assert node.step.route is not None
-            self.stations[node.step.step_id] = _station(node, node.step.route)
+            self.stations[node.step.step_id] = _station(node, node.step.route, queue_of)
+        self.has_queues = any(node.queue for station in self.stations.values() for node in station.nodes.values())
         steps = frozenset(self.stations)
         mentioned = frozenset[str]().union(*(station.names for station in self.stations.values()))
         self.wanted = steps & mentioned
@@ -85,8 +87,8 @@ def _passing(stations: dict[str, Station]) -> list[Passing]:
     ]
 
 
-def _station(node: Node, route: Route) -> Station:
-    nodes = {task.label: _task_node(node, task) for task in route.tasks}
+def _station(node: Node, route: Route, queue_of: QueueOf) -> Station:
+    nodes = {task.label: _task_node(node, task, queue_of) for task in route.tasks}
     return Station(
         node,
         route,
@@ -98,6 +100,7 @@ def _station(node: Node, route: Route) -> Station:
         arcs=_mentions([route.set_ctx, [(_condition(arc.when), arc.args) for arc in route.arcs]]),
         loop=_mentions(None if route.loop is None else [route.loop.items, route.loop.max_in_flight]),
         admit=_mentions([_condition(rule.when) for rule in route.admit]),
+        queue=next((node.queue for node in nodes.values()), None),
     )
 
 
@@ -105,11 +108,17 @@ def _mentions(texts: Any) -> Mentions:
     return {name: mentioned_fields(name, [texts]) for name in mentioned_names(texts)}
 
 
-def _task_node(node: Node, task: Task) -> Node:
+def _task_node(node: Node, task: Task, queue_of: QueueOf) -> Node:
     """A task as something that can be launched."""
-    step = Step(step_id=f"{node.step.step_id}/{task.label}", kind=task.kind, inputs=task.inputs, timeout=task.timeout)
+    step = Step(
+        step_id=f"{node.step.step_id}/{task.label}",
+        kind=task.kind,
+        inputs=task.inputs,
+        timeout=task.timeout,
+        dispatch=task.dispatch,
+    )
     constant = not any_expression(task.inputs)
-    return Node(node.index, step, (), None, constant, not constant or names_secret(task.inputs))
+    return Node(node.index, step, (), None, constant, not constant or names_secret(task.inputs), queue_of(step))
 
 
 def _texts(rule: Rule) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ def _limit(given: int | str, scope: dict[str, Any]) -> int:
     return number
 
 
-def _is_stopped(station: Station, loop: LoopWork) -> bool:
+def is_stopped(station: Station, loop: LoopWork) -> bool:
     """Whether no more iterations are to begin."""
     if not loop.failed:
         return False
@@ -87,23 +87,23 @@ def _conflict(loop: LoopWork) -> ErrorInfo | None:
 def hand_out(
     decider: Decider, station: Station, path: str, loop: LoopWork, room: Room, begin: Callable[[str], None]
 ) -> bool:
-    """Begin as many iterations as may be; False if some wait for room. `begin` starts the first task of one."""
+    """Hand out as many iterations as may be; False if some wait for room. `begin` begins one."""
     place = parse_path(path)
     assert place is not None
-    while loop.next_index < loop.total and not _is_stopped(station, loop):
+    while loop.next_index < loop.total and not is_stopped(station, loop):
         index = loop.next_index
         if loop.states[index]:
             loop.next_index += 1
             continue
-        if len(loop.running) >= loop.limit:
+        if len(loop.running) + len(loop.scheduled) >= loop.limit:
             return True
-        if room.closed or (station.labels and not room.has(StepClass.LIGHT)):
+        needs_room = station.labels and station.queue is None
+        if room.closed or (needs_room and not room.has(StepClass.LIGHT)):
             room.refuse(StepClass.LIGHT)
             return False
         decider.scope.items(loop)  # they may have to be fetched
         each = str(EntityPath(place.step, place.visit, indexes=(index,)))
-        decider.say("LoopIterationScheduled", each, 1, payloads.LoopIteration(index))
-        decider.say("LoopIterationStarted", each, 1, payloads.LoopIteration(index))
+        decider.say("LoopIterationScheduled", each, 1, payloads.LoopIteration(index, queue=station.queue))
         loop.next_index += 1
         begin(each)
     return True
@@ -119,11 +119,11 @@ def _manifest(loop: LoopWork) -> dict[str, Any] | None:
 
 def end_of(decider: Decider, station: Station, path: str, loop: LoopWork) -> LoopEnd | None:
     """How all of it has ended; None if it has not. Says nothing yet: values may have to be fetched."""
-    if loop.running or (loop.done + loop.failed < loop.total and not _is_stopped(station, loop)):
+    if loop.running or (loop.done + loop.failed < loop.total and not is_stopped(station, loop)):
         return None
     name, counts = station.node.step.step_id, {"total": loop.total, "done": loop.done, "failed": loop.failed}
     end = LoopEnd(decider.since(decider.state.steps[path].started_at), counts)
-    if loop.failed and _is_stopped(station, loop):
+    if loop.failed and is_stopped(station, loop):
         end.error = _conflict(loop) or loop_error(loop)
     elif decider.work.wants(name):
         body = gathered(loop)

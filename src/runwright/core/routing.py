@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
@@ -16,12 +18,13 @@ from runwright.contract.refs import ErrorInfo
 from .draft import Draft
 from .expressions import fill, is_true
 from .node import Node
+from .offering import Offers
 from .pipeline import judge, next_label, start_task, task_path
 from .playnet import Playnet, Station
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
 from .room import Room
-from .rounds import LoopEnd, end_of, hand_out, own_results, start_rounds
+from .rounds import LoopEnd, end_of, hand_out, is_stopped, own_results, start_rounds
 from .values import Missing
 
 if TYPE_CHECKING:
@@ -52,9 +55,11 @@ class Router:
         self._pipes: dict[str, None] = {}
         self._loops: dict[str, None] = {}
         self._visits: dict[str, None] = {}
+        self.offers = Offers(decider, net)
         play = decider.work.play
         if play is not None:
             self._pipes.update(dict.fromkeys(play.pipes))
+            self._pipes.update(dict.fromkeys(_unbegun(decider)))
             self._visits.update(dict.fromkeys(play.visits))
             self._loops.update(dict.fromkeys(path for path in decider.work.loops if path in play.visits))
 
@@ -87,6 +92,7 @@ class Router:
             self.begin()
         while True:
             before = self._decider.drafted
+            self._give_up_offers()
             self._retry_tasks(room)
             self._see_to(self._pipes, self._see_to_pipe, room)
             self._see_to(self._loops, self._see_to_loop, room)
@@ -113,9 +119,11 @@ class Router:
     def _see_to_pipe(self, key: str, room: Room) -> bool:
         play, place = self._play, parse_path(key)
         pipe = play.pipes.get(key)
-        if pipe is None or place is None or pipe.running:
+        if place is None or (pipe is not None and pipe.running):
             return True
         station = self._net.stations[place.step]
+        if pipe is None:
+            return self._begin_iteration(station, place, room) if place.indexes else True
         if station.route.loop is not None and not place.indexes:
             return True  # the visit itself has no pipeline: its iterations have
         if pipe.ended is not None and pipe.do is None:
@@ -128,6 +136,31 @@ class Router:
     def _begin_pipe(self, room: Room, key: str) -> None:
         self._see_to({key: None}, self._see_to_pipe, room)
 
+    def _begin_iteration(self, station: Station, place: EntityPath, room: Room) -> bool:
+        """It was handed out, now or in an earlier life of the run."""
+        decider, index = self._decider, place.indexes[0]
+        loop = decider.work.loops.get(place.owner)
+        if loop is None or index not in loop.scheduled or is_stopped(station, loop):
+            return True
+        if station.queue is not None and not self._is_late(place):
+            self._offer(place, station.labels[0], 1, 1)
+            return True
+        if room.closed:
+            return False
+        decider.say("LoopIterationStarted", str(place), 1, payloads.LoopIteration(index))
+        return self._see_to_pipe(str(place), room)
+
+    def _offer(self, place: EntityPath, label: str, visit: int, attempt: int) -> None:
+        self.offers.add(task_path(place, label, visit), attempt, place.owner, self._deadline(place))
+
+    def _give_up_offers(self) -> None:
+        for path, attempt in self.offers.take_late():
+            place = parse_path(path)
+            if attempt > 1:
+                self._decider.look_at_retry(path)
+            elif place is not None:
+                self._pipes[pipe_key(place)] = None
+
     def _go_on_with(self, station: Station, place: EntityPath, pipe: Pipe, room: Room) -> bool:
         if pipe.error is None and (late := self._too_much(station, place, pipe)) is not None:
             pipe.error = late
@@ -138,15 +171,21 @@ class Router:
         if label is None:
             self._end_pipe(place, pipe, None)
             return True
+        if station.nodes[label].queue is not None:
+            self._offer(place, label, pipe.visits.get(label, 0) + 1, 1)
+            return True
         if room.closed or not room.take(StepClass.LIGHT):
             room.refused = True
             return False
         start_task(self._decider, station, place, pipe, label)
         return True
 
-    def _too_much(self, station: Station, place: EntityPath, pipe: Pipe) -> ErrorInfo | None:
+    def _is_late(self, place: EntityPath) -> bool:
         deadline = self._deadline(place)
-        if deadline is not None and self._decider.now >= deadline:
+        return deadline is not None and self._decider.now >= deadline
+
+    def _too_much(self, station: Station, place: EntityPath, pipe: Pipe) -> ErrorInfo | None:
+        if self._is_late(place):
             message = f"The step took longer than {station.node.step.timeout:g} s."
             return ErrorInfo("STEP_TIMEOUT", message, retryable=False, category="timeout")
         if pipe.jumps > MOST_JUMPS:
@@ -176,16 +215,20 @@ class Router:
         while (path := self._decider.next_retry()) is not None:
             place = parse_path(path)
             pipe = None if place is None else self._play.pipes.get(pipe_key(place))
-            if pipe is None or place is None:
+            if pipe is None or place is None or place.task is None:
                 continue
-            if (late := self._too_much(self._net.stations[place.step], place, pipe)) is not None:
+            station = self._net.stations[place.step]
+            if (late := self._too_much(station, place, pipe)) is not None:
                 self._decider.say("TaskFailed", path, pipe.attempt, {"error": late})
+                continue
+            if station.nodes[place.task].queue is not None:
+                self._offer(place, place.task, place.task_visit, pipe.attempt + 1)
                 continue
             if room.closed or not room.take(StepClass.LIGHT):
                 room.refused = True
                 self._decider.look_at_retry(path)
                 return
-            self._decider.say("TaskAttemptStarted", path, pipe.attempt + 1, payloads.Payload())
+            self._decider.say("TaskAttemptStarted", path, pipe.attempt + 1, payloads.TaskStarted())
 
     def inputs(self, node: Node, path: str) -> Any:
         """What a task is given, with expressions filled in."""
@@ -227,6 +270,8 @@ class Router:
         if visit is None or loop is None or visit.ended is not None:
             return True
         station = self._net.stations[path.partition("@")[0]]
+        if self.offers.open and is_stopped(station, loop):
+            self.offers.drop_unbegun(path)
         try:
             is_all_out = hand_out(decider, station, path, loop, room, partial(self._begin_pipe, room))
         except RunwrightError as error:  # what it goes over is gone
@@ -262,6 +307,9 @@ class Router:
         return True
 
     def _start(self, station: Station, path: str, visit: Visit) -> None:
+        if station.route.loop is None and station.queue is not None:
+            self.offers.add(f"{path}/{station.labels[0]}", 1, path, None)
+            return
         if station.route.loop is None:
             self._decider.say("StepStarted", path, 1, payloads.StepStarted())
             return
@@ -358,7 +406,8 @@ class Router:
         decider.say("PolicyAdmitEvaluated", path, ordinal, judged)
         if not allow:
             return False
-        committed = payloads.StepScheduled(args=args or None, tokens=len(tokens), final=final or None)
+        queue = station.queue if station.route.loop is None else None
+        committed = payloads.StepScheduled(queue, args or None, len(tokens), final or None)
         decider.say("StepScheduled", path, 1, committed)
         return True
 
@@ -416,3 +465,13 @@ class Router:
     @property
     def is_at_work(self) -> bool:
         return bool(self.under_way())
+
+
+def _unbegun(decider: Decider) -> list[str]:
+    """Iterations that were handed out in an earlier life of the run, and have not begun."""
+    return [
+        str(msgspec.structs.replace(place, indexes=(index,)))
+        for path, loop in decider.work.loops.items()
+        if loop.scheduled and (place := parse_path(path)) is not None
+        for index in loop.scheduled
+    ]

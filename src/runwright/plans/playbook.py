@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
+
 from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
 from runwright.core.expressions import has_expression
@@ -18,7 +20,7 @@ from .playbook_rules import check_texts, checked_condition, read_condition, read
 from .playbook_tasks import TaskReader
 from .problems import PLAN, STEP, Findings, Path, did_you_mean, listed
 from .secrets import find_secrets
-from .steps import check_name
+from .steps import check_name, read_dispatch
 
 VERSIONS = ("noetl.io/v2", "noetl.io/v10")
 ROOT = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook", "ctx", "labels")
@@ -123,6 +125,9 @@ class _Reader:
         self._findings = findings
         self._tasks = TaskReader(kinds, findings, link, self._workbook())
         self._places: dict[str, Path] = {}
+        executor = top.part("executor")
+        self._executor = None if executor is None else executor.part("spec")
+        self._dispatch = None if self._executor is None else read_dispatch(self._executor)
 
     def _workbook(self) -> dict[str, tuple[dict[str, Any], Path]]:
         """Named tasks: a list of `{name, tool}`, or a mapping."""
@@ -188,7 +193,7 @@ class _Reader:
             fields.wrong(None, "A step has a `tool`, a `next`, or both.")
         settings = fields.part("spec")
         join, failure, timeout, admit = self._spec(settings)
-        tasks = self._pipeline(fields, name)
+        tasks = self._pipeline(fields, name, None if settings is None else read_dispatch(settings))
         mode, arcs = self._next(fields)
         set_ctx = read_settings(fields, "set", self._findings)
         for key in (*set_ctx.iter, *set_ctx.plain):
@@ -209,7 +214,7 @@ class _Reader:
     def _spec(self, fields: Fields | None) -> tuple[Join, FailureMode, float | None, tuple[AdmitRule, ...]]:
         if fields is None:
             return Join.BARRIER, FailureMode.FAIL_FAST, None, ()
-        fields.refuse_unknown(("policy", "join"), "The spec of a step")
+        fields.refuse_unknown(("policy", "join", "dispatch"), "The spec of a step")
         join = fields.choice("join", Join.BARRIER)
         policy = fields.part("policy")
         if policy is None:
@@ -244,9 +249,12 @@ class _Reader:
             found.append(AdmitRule(allow, when))
         return tuple(found)
 
-    def _pipeline(self, fields: Fields, step: str) -> tuple[Task, ...]:
-        tool = fields.raw("tool")
-        return () if tool is None else self._tasks.pipeline(tool, (*fields.path, "tool"), step)
+    def _pipeline(self, fields: Fields, step: str, dispatch: dict[str, str] | None) -> tuple[Task, ...]:
+        tool, dispatch = fields.raw("tool"), dispatch or self._dispatch
+        tasks = () if tool is None else self._tasks.pipeline(tool, (*fields.path, "tool"), step)
+        if dispatch is None:
+            return tasks
+        return tuple(msgspec.structs.replace(task, dispatch=task.dispatch or dispatch) for task in tasks)
 
     def _loop(self, fields: Fields) -> PipelineLoop | None:
         loop = fields.part("loop")
@@ -341,10 +349,9 @@ class _Reader:
             return None
         self._check_targets(steps)
         entry, final, strict = steps[0].step_id, None, False
-        executor = self._top.part("executor")
-        spec = None if executor is None else executor.part("spec")
-        if spec is not None:
-            spec.refuse_unknown(("entry_step", "final_step", "no_next_is_error"), "The spec of the executor")
+        if (spec := self._executor) is not None:
+            known = ("entry_step", "final_step", "no_next_is_error", "dispatch")
+            spec.refuse_unknown(known, "The spec of the executor")
             entry = self._named(spec, "entry_step") or entry
             final = self._named(spec, "final_step")
             strict = spec.flag("no_next_is_error", False)

@@ -22,7 +22,7 @@ from .playbook_keeping import read_keeping
 from .playbook_rules import Settings, check_texts, read_rules, read_settings
 from .problems import STEP, Findings, Path, PlanInvalid, did_you_mean
 from .secrets import find_secrets
-from .steps import check_name
+from .steps import check_name, read_dispatch
 
 KINDS = (
     "http",
@@ -158,13 +158,21 @@ class TaskReader:
             self._findings.error((*fields.path, *place), STEP, sentence)
         spec = fields.part("spec")
         rules, timeout, keeping = self._spec(spec, labels)
+        dispatch = None if spec is None else read_dispatch(spec)
         timeout = timeout or fields.timeout()
         if "assert" in fields:
             self._findings.warning((*fields.path, "assert"), "`assert` is not looked at.")
         rules = _with_settings(rules, read_settings(fields, "set", self._findings))
         self._check(own, fields, timeout)
         return make_part(
-            Task, label=label, kind=own.tool, inputs=own.inputs, timeout=timeout, rules=rules, result=keeping
+            Task,
+            label=label,
+            kind=own.tool,
+            inputs=own.inputs,
+            timeout=timeout,
+            rules=rules,
+            result=keeping,
+            dispatch=dispatch,
         )
 
     def _of_workbook(self, label: str, fields: Fields, labels: Collection[str]) -> Task | None:
@@ -196,7 +204,7 @@ class TaskReader:
     ) -> tuple[tuple[Rule, ...] | None, float | None, Keeping]:
         if spec is None:
             return None, None, Keeping()
-        spec.refuse_unknown(("timeout", "policy", "result"), "The spec of a task")
+        spec.refuse_unknown(("timeout", "policy", "result", "dispatch"), "The spec of a task")
         rules = None
         if "policy" in spec:
             rules = read_rules(spec.raw("policy"), (*spec.path, "policy"), labels, self._findings)

@@ -82,7 +82,7 @@ def read_step(data: Any, path: Path, kinds: Kinds, findings: Findings) -> ReadSt
         cancellable=fields.flag("cancellable", True),
         needs_approval=fields.flag("needsApproval", False),
         secret_refs=fields.texts("secretRefs"),
-        dispatch=_dispatch(fields),
+        dispatch=read_dispatch(fields),
         fallback=fields.raw("fallback"),
     )
     read = ReadStep(step, path, (*path, where) if where else path, main)
@@ -177,7 +177,7 @@ def _check_inputs(read: ReadStep, kinds: Kinds, findings: Findings, errors_befor
         findings.error(read.inputs_path, STEP, sentence)
 
 
-def _dispatch(fields: Fields) -> dict[str, str] | None:
+def read_dispatch(fields: Fields) -> dict[str, str] | None:
     """Where workers find the step: the name of a queue, alone or as `{queue: NAME}`."""
     given = fields.raw("dispatch")
     if given is None:

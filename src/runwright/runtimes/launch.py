@@ -211,7 +211,7 @@ class Launcher:
             attempt=attempt,
             engine_attempt=decider.engine_attempt,
             step=node.step,
-            inputs=decider.values.inputs(node, **more),
+            inputs=decider.inputs(node, path, more),
             restored=None if saved is None else msgspec.json.decode(saved),
             source=self._driver.source,
         )

@@ -25,11 +25,12 @@ from runwright.results.encoding import encode_result
 from runwright.runtimes.executor_work import LONGEST_MESSAGE
 from runwright.runtimes.late import late_result
 from runwright.runtimes.launch import LARGEST_CHECKPOINT
+from runwright.runtimes.resolving import resolve
 from runwright.runtimes.tasks import LEASE_SECONDS, StepOrder, StepOutcome
 
 from .answers import answer, check_text, problems
 from .call import Asking, Call
-from .model import Beat, BeatAnswer, LeaseList, Output, SavedState, TakeSteps
+from .model import Beat, BeatAnswer, LeaseList, Output, SavedState, TakeSteps, WantedResult
 
 LeaseId = Annotated[str, PathParameter(description="A lease, as it was given.", max_length=64)]
 Worker = Annotated[str, QueryParameter(description="The worker that has it.", min_length=1, max_length=128)]
@@ -399,6 +400,26 @@ async def fetch_artifact(
     return Response(body, media_type="application/octet-stream")
 
 
+@post(
+    "/v1/leases/{leaseId:str}/resolve",
+    operation_id="resolveResult",
+    tags=["workers"],
+    summary="The result that a task of a playbook was given a reference to",
+    status_code=200,
+    responses=problems(404, 409, 413, 415),
+)
+async def resolve_result(
+    call: Asking,
+    leaseId: LeaseId,  # noqa: N803
+    worker: Worker,
+    data: JSONBody[WantedResult],
+) -> Response[dict[str, Any]]:
+    call.permit(Act.CARRY_OUT)
+    task = await _held(call, leaseId, worker)
+    service = call.service
+    return answer({"value": await resolve(service.log, service.operations.engine.results, data.ref, task.tenant_id)})
+
+
 ROUTES = [
     take_steps,
     beat,
@@ -408,4 +429,5 @@ ROUTES = [
     write_output,
     keep_artifact,
     fetch_artifact,
+    resolve_result,
 ]

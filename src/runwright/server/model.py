@@ -309,6 +309,10 @@ class SavedState(_In, frozen=True, kw_only=True):
     state: Any
 
 
+class WantedResult(_In, frozen=True, kw_only=True):
+    ref: Any  # the reference of a task's result, or its address
+
+
 class OutputPart(_In, frozen=True, kw_only=True):
     stream: Literal["out", "err"]
     text: str

@@ -75,6 +75,7 @@ class Job:
             save=self._save,
             secrets={name: found[name] for name in order.step.secret_refs},
             artifacts=self,
+            resolve=self._resolve,
         )
         return Work(tool, tool.lane(inputs, order.step), inputs, order.step, context)
 
@@ -108,6 +109,9 @@ class Job:
         path = f"/v1/leases/{self.lease_id}/fetch"
         body = self._wait(self._line.fetch(path, wanted, worker=self._worker))
         return target.write_bytes(body)
+
+    def _resolve(self, ref: Any) -> Any:
+        return self._ask("resolve", {"ref": ref})["value"]
 
     def _ask(self, what: str, body: Any) -> Any:
         return self._wait(self._line.post(f"/v1/leases/{self.lease_id}/{what}", body, worker=self._worker))
