@@ -66,6 +66,7 @@ class Told:
         self.story = Story("r", plan)
         self._history = History("r", plan_id=plan.plan_id)
         self._seq = 0
+        self.records: list[rw.RunEventRecord] = []
         for event_type in ("RunQueued", "RunStarted"):
             self(event_type)
 
@@ -74,8 +75,14 @@ class Told:
         self._seq += 1
         more = {"run_seq": self._seq, "persisted_at": write.emitted_at, "hash": "00"}
         fields = {name: getattr(write, name) for name in write.__struct_fields__}
-        self.story.fold(rw.RunEventRecord(**fields, **more))
+        self.records.append(rw.RunEventRecord(**fields, **more))
+        self.story.fold(self.records[-1])
         self.now = to_micros(write.emitted_at)
+
+    def words(self) -> list[str]:
+        """Of its steps."""
+        narrator = Narrator(None)
+        return [narrator.line(record).partition("  ")[2] for record in self.records if record.step_id is not None]
 
     def shown(self, width: int = 100, height: int = 30, tails: dict[str, str] | None = None) -> list[str]:
         lines = RunPicture(self.story).lines((width, height), self.now, tails or {}, [Text("footer")])
@@ -195,6 +202,14 @@ def test_painting_over_leaves_what_was_painted_last(capsys: pytest.CaptureFixtur
     screen.paint([Text("two"), Text("three")])
     picture.feed(capsys.readouterr().out)
     assert picture.text == "said\ntwice\ntwo\nthree"
+
+
+def test_a_step_that_waits_for_a_worker_says_so(told: Told) -> None:
+    told("StepScheduled", "extract", queue="gpu")
+    assert line_of(told.shown(), "extract").endswith("waits for a worker of gpu")
+    told("StepStarted", "extract", worker="token/w1")
+    assert "waits" not in line_of(told.shown(), "extract")
+    assert told.words() == ["step extract waits for a worker of gpu", "step extract started at token/w1"]
 
 
 def test_only_lines_that_changed_are_painted(capsys: pytest.CaptureFixture[str]) -> None:

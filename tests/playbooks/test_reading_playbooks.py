@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from playbook_kit import noop, otherwise, playbook, rules, to, when
+from runwright.contract import playbook as parts_of_playbooks
+from runwright.contract.part import Part
 from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
 from runwright.contract.playbook import Do, Join, Mode
 from runwright.plans.graph import graph_svg, graph_text
 from runwright.plans.load import load_plan, plan_from_dict
+from runwright.plans.parts import make_part
 from runwright.plans.problems import PlanInvalid
 from runwright.plans.write import plan_yaml
 from runwright.tools.registry import all_tools
@@ -245,6 +249,9 @@ FULL = playbook(
             {"file": {"kind": "sqlite", "path": "x.db", "query": "select 1"}},
             {"sh": {"kind": "shell", "command": "true", "env": {"A": "1"}, "cwd": "/tmp"}},
             {"keep": {"kind": "artifact", "action": "put", "data": {"x": 1}, "type": "note"}},
+            {"say": {"kind": "nats", "auth": "bus", "operation": "publish", "subject": "x", "data": {"y": 1}}},
+            {"known": {"kind": "secrets", "names": ["token"], "map": {"k": "key"}}},
+            {"sub": {"kind": "playbook", "ref": "plan:sha256:" + "0" * 64, "args": {"x": 1}}},
             {
                 "py": {
                     "kind": "python",
@@ -259,9 +266,12 @@ FULL = playbook(
                         ),
                         "result": {
                             "inline_max_bytes": 10,
-                            "store": {"kind": "s3", "ttl": 60},
+                            "preview_max_bytes": 5,
+                            "store": {"kind": "s3", "ttl": 60, "scope": "step", "compression": "gzip"},
                             "select": [{"path": "a.b", "as": "b"}],
+                            "manifest": {"as": "all", "strategy": "concat", "path": "$.rows"},
                         },
+                        "dispatch": {"queue": "gpu"},
                     },
                 }
             },
@@ -284,6 +294,37 @@ def test_what_is_shown_is_read_back_as_the_same_playbook() -> None:
     again = load_plan(plan_yaml(plan), kinds=all_tools()).plan
     assert again == plan
     assert plan_body(again) == plan_body(plan)
+
+
+def test_the_playbook_that_is_read_back_has_everything() -> None:
+    """A part of a playbook that FULL leaves out could be lost on the way to a server, and nobody would notice."""
+    said: dict[type[msgspec.Struct], set[str]] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, msgspec.Struct):
+            usual = make_part(type(value), **{name: getattr(value, name) for name in _required(type(value))})
+            told = {name for name in value.__struct_fields__ if getattr(value, name) != getattr(usual, name)}
+            said[type(value)] = said.get(type(value), set()) | told | _required(type(value))
+            for name in value.__struct_fields__:
+                look(getattr(value, name))
+        elif isinstance(value, tuple):
+            for part in value:
+                look(part)
+
+    plan = read(FULL)
+    look(plan.playbook)
+    for step in plan.steps:
+        look(step.route)
+    parts = {
+        part for part in vars(parts_of_playbooks).values() if isinstance(part, type) and issubclass(part, Part)
+    } - {Part}
+    assert {part.__name__: set(part.__struct_fields__) - said.get(part, set()) for part in parts} == {
+        part.__name__: set[str]() for part in parts
+    }
+
+
+def _required(part: type[msgspec.Struct]) -> set[str]:
+    return {field.name for field in msgspec.structs.fields(part) if field.required}
 
 
 def test_a_playbook_is_drawn_along_its_arcs() -> None:

@@ -76,6 +76,9 @@ class StepLines:
     def _note(self, step_id: str, cell: StepCell | None, now: int, tail: str | None) -> Text:
         asking = self._story.asking.get(step_id)
         asks = Text("" if asking is None else plain(asking.words), "bold yellow")
+        queue = self._story.queues.get(step_id)
+        if queue is not None:
+            return Text(plain(f"waits for a worker of {queue}"), "yellow")
         if cell is None:
             return asks
         parts = [self._attempt(step_id, cell, now), self._loop(step_id), self._wait(step_id, cell, now), asks]

@@ -48,6 +48,7 @@ class Story:
         self.latest: deque[str] = deque(maxlen=LATEST)
         self.due: dict[str, int] = {}  # when a retry or the end of a wait is due
         self.asking: dict[str, Asking] = {}  # what steps wait for somebody to do
+        self.queues: dict[str, str] = {}  # where steps wait for a worker
         self._first_pending = 0
 
     def fold(self, record: RunEventRecord) -> None:
@@ -64,6 +65,10 @@ class Story:
             if step_id in self.state.steps and self.state.steps[step_id].retry:
                 self.failed.pop(step_id, None)
                 self.retrying[step_id] = None
+        elif record.event_type == "StepScheduled":
+            queue = read_payload(payloads.StepScheduled, record).queue
+            if queue is not None:
+                self.queues[step_id] = queue
         elif record.event_type == "StepDelayed":
             delayed = read_payload(payloads.StepDelayed, record)
             self._note_due(step_id, delayed.scheduled_at)
@@ -88,6 +93,7 @@ class Story:
             self.place[step_id] = len(self.order)
             self.order.append(step_id)
         self.due.pop(step_id, None)
+        self.queues.pop(step_id, None)
         if cell.status is not StepStatus.RUNNING:
             self.asking.pop(step_id, None)
         for group in (self.running, self.retrying, self.failed):

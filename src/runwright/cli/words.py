@@ -62,6 +62,19 @@ def _just(words: str) -> Words:
     return lambda who, _payload, _record: f"{who} {words}"
 
 
+def _begun(words: str) -> Words:
+    def begun(who: str, payload: Payload, _record: RunEventRecord) -> str:
+        worker = payload.get("worker")
+        return f"{who} {words} at {worker}" if worker else f"{who} {words}"
+
+    return begun
+
+
+def _scheduled(who: str, payload: Payload, _record: RunEventRecord) -> str:
+    queue = payload.get("queue")
+    return f"{who} waits for a worker of {queue}" if queue else f"{who} is to run"
+
+
 def _took(payload: Payload) -> str:
     millis = payload.get("durationMs")
     return f" in {duration(float(millis))}" if isinstance(millis, (int, float)) else ""
@@ -200,18 +213,18 @@ _WORDS: dict[str, Words] = {
     "WorkflowFinished": lambda _who, _payload, _record: "nothing of the playbook is left to do",
     "RunProcessed": _just("closed its books"),
     "PolicyAdmitEvaluated": _admitted,
-    "StepScheduled": _just("is to run"),
-    "TaskStarted": _just("began"),
+    "StepScheduled": _scheduled,
+    "TaskStarted": _begun("began"),
     "TaskDone": _just("is done"),
     "TaskFailed": _task_failed,
-    "TaskAttemptStarted": _just("is tried"),
+    "TaskAttemptStarted": _begun("is tried"),
     "TaskAttemptDone": _just("went well"),
     "TaskAttemptFailed": _task_failed,
     "PolicyTaskEvaluated": _policy,
     "NextEvaluated": _next,
     "ResultStored": _stored,
     "ResultManifestUpdated": _gathered,
-    "LoopIterationScheduled": _just("is to run"),
+    "LoopIterationScheduled": _scheduled,
     "RunApproved": _just("approved"),
     "RunStarted": _just("started"),
     "RunPaused": _steered("paused"),
@@ -221,7 +234,7 @@ _WORDS: dict[str, Words] = {
     "RunCompleted": _ended("completed"),
     "RunFailed": _failed("failed"),
     "RunCancelled": lambda who, payload, _record: f"{who} cancelled{_took(payload)}{_because(payload)}",
-    "StepStarted": _just("started"),
+    "StepStarted": _begun("started"),
     "StepCompleted": _ended("completed"),
     "StepFailed": _failed("failed"),
     "StepSkipped": _skipped,
@@ -234,7 +247,7 @@ _WORDS: dict[str, Words] = {
     "CheckpointWritten": _just("wrote a checkpoint"),
     "LoopStarted": _loop_started,
     "LoopDone": _loop_done,
-    "LoopIterationStarted": _just("started"),
+    "LoopIterationStarted": _begun("started"),
     "LoopIterationDone": _ended("completed"),
     "LoopIterationFailed": _failed("failed"),
     "SignalAccepted": _accepted,

@@ -64,6 +64,7 @@ class _Own(msgspec.Struct):
 
     tool: str
     inputs: dict[str, Any]
+    looked_at: Any = None  # what must not hold a secret, where that is not simply the inputs
 
 
 class TaskReader:
@@ -154,7 +155,7 @@ class TaskReader:
         if own is None:
             return None
         check_texts(own.inputs, fields.path, self._findings)
-        for place, sentence in find_secrets(own.inputs, ()):
+        for place, sentence in find_secrets(own.inputs if own.looked_at is None else own.looked_at, ()):
             self._findings.error((*fields.path, *place), STEP, sentence)
         spec = fields.part("spec")
         rules, timeout, keeping = self._spec(spec, labels)
@@ -350,9 +351,8 @@ class TaskReader:
             sentence = "`provider` is not looked at: where secrets come from is said in runwright.toml."
             self._findings.warning((*fields.path, "provider"), sentence)
         names = {name: name for name in fields.texts("names")} | (fields.mapping("map") or {}) | args
-        return _Own(
-            f"{DIALECT}secrets", {"names": names, "values": {key: {"secret": name} for key, name in names.items()}}
-        )
+        inputs = {"names": names, "values": {key: {"secret": name} for key, name in names.items()}}
+        return _Own(f"{DIALECT}secrets", inputs, list(names.values()))  # `token: token` names one, and is none
 
     def _playbook(self, fields: Fields, args: dict[str, Any]) -> _Own | None:
         own = ("path", "ref", "payload", "workload", "return_step")

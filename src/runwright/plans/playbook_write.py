@@ -133,6 +133,7 @@ def _task(task: Task) -> dict[str, Any]:
         timeout=task.timeout,
         policy=None if task.rules is None else {"rules": [_rule(rule) for rule in task.rules]},
         result=_keeping(task.result),
+        dispatch=task.dispatch,
     )
     return {"name": task.label, "kind": kind, **inputs, **_given(spec=spec or None)}
 
