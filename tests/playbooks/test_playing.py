@@ -10,6 +10,8 @@ import pytest
 from engine_kit import engine, only, statuses
 from flaky_server import flaky_server
 from playbook_kit import code, context_of, noop, otherwise, play, playbook, result, rules, to, when
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
 from runwright.control.views import artifacts_of
 
 
@@ -202,6 +204,33 @@ async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: P
         snapshot, story = await play(operations, outer)
         assert snapshot.status == "COMPLETED", story
         assert await result(operations, snapshot) == [["a1", "a2"], ["b1", "b2"]]
+
+
+async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store: str) -> None:
+    pairs = {
+        "loop": {"in": "{{ ys }}", "iterator": "y"},
+        "tool": [
+            {"join": code("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}")},
+            {"mark": code("result = joined + sign", joined="{{ join }}", sign="{{ workload.sign }}")},
+        ],
+    }
+    document = playbook(
+        {
+            "step": "outer",
+            "loop": {"in": ["a", "b"], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}},
+            "tool": {"kind": "workbook", "name": "pairs", "args": {"ys": [1, 2]}},
+            "next": to("end"),
+        },
+        {"step": "end", "tool": noop("{{ outer }}")},
+        workload={"sign": "?", "other": 1},
+        workbook={"pairs": pairs},
+    )
+    async with engine(store) as operations:
+        snapshot, story = await play(operations, document, params={"sign": "!"})
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == [["a1!", "a2!"], ["b1!", "b2!"]]
+        records = await operations.log.read(snapshot.run_id)
+        assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
 @pytest.mark.parametrize(("mode", "visited"), [("exclusive", ["b"]), ("inclusive", ["b", "c"])])

@@ -154,6 +154,35 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (playbook(STEP, workload={"args": 1}), "'args' means something else in expressions"),
     (playbook({"step": "a", "tool": noop("{{ 1 + }}")}), "EXPRESSION_ERROR"),
     (playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}), "The workbook has no task 'x'"),
+    (
+        playbook({"step": "a", "tool": {"kind": "workbook", "name": "x", "arg": {}}}, workbook={"x": noop()}),
+        "A task of kind workbook has no field 'arg'. Did you mean 'args'?",
+    ),
+    (
+        playbook(
+            {"step": "a", "tool": {"kind": "workbook", "name": "x"}},
+            workbook={
+                "x": {"tool": [{"kind": "workbook", "name": "y"}]},
+                "y": {"tool": [{"kind": "workbook", "name": "x"}]},
+            },
+        ),
+        "These tasks of the workbook use each other in a circle: x -> y -> x.",
+    ),
+    (
+        playbook(
+            {"step": "a", "tool": {"kind": "workbook", "name": "x"}},
+            workbook=[{"name": "x", "tool": [noop()], "arcs": []}],
+        ),
+        "A task of the workbook has no field 'arcs'",
+    ),
+    (
+        playbook(
+            {"step": "a", "tool": {"kind": "workbook", "name": "x"}},
+            workbook={"x": {"tool": noop(), "loop": {"in": []}}},
+        ),
+        "A loop has an `iterator`",
+    ),
+    (playbook({"step": "a", "tool": noop()}, workbook=["x"]), "A task of the workbook has a name and a tool."),
     (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "The code is no Python"),
     (playbook({"step": "a", "tool": {"kind": "http"}}), "needs `url`"),
     (playbook({"step": "a", "tool": {"kind": "postgres", "query": "select 1"}}), "Say which database"),

@@ -56,8 +56,8 @@ class Playnet:
         self.has_queues = any(node.queue for station in self.stations.values() for node in station.nodes.values())
         steps = frozenset(self.stations)
         mentioned = frozenset[str]().union(*(station.names for station in self.stations.values()))
-        self.wanted = steps & mentioned
         final = self.playbook.final_step
+        self.wanted = steps & (mentioned | {final})  # a final loop gives its list back, and not only its counts
         self.passing = _passing(self.stations)
         tasks = [task for station in self.stations.values() for task in station.route.tasks]
         self.stores = frozenset(task.result.store.kind for task in tasks if task.result.store.kind is not None)

@@ -18,6 +18,7 @@ from .kinds import Kinds
 from .parts import make_part
 from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
 from .playbook_tasks import TaskReader
+from .playbook_workbook import Workbook
 from .problems import PLAN, STEP, Findings, Path, did_you_mean, listed
 from .secrets import find_secrets
 from .steps import check_name, read_dispatch
@@ -57,7 +58,7 @@ def read_playbook(
     metadata = _metadata(top)
     workload = top.mapping("workload") or {}
     _check_workload(workload, findings)
-    reader = _Reader(top, kinds, findings, link)
+    reader = _Reader(top, kinds, findings, link, workload, metadata.plan_id)
     steps = reader.steps()
     playbook = reader.whole(steps)
     if findings.errors or playbook is None:
@@ -120,43 +121,23 @@ _OLD_ENDS = re.compile(r"""(['"])(call\.done|step\.exit|call\.error)\1""")
 
 
 class _Reader:
-    def __init__(self, top: Fields, kinds: Kinds, findings: Findings, link: Callable[[str], str] | None) -> None:
+    def __init__(
+        self,
+        top: Fields,
+        kinds: Kinds,
+        findings: Findings,
+        link: Callable[[str], str] | None,
+        workload: dict[str, Any],
+        plan_id: str,
+    ) -> None:
         self._top = top
         self._findings = findings
-        self._tasks = TaskReader(kinds, findings, link, self._workbook())
+        workbook = Workbook(top, findings, workload, plan_id, self._step)
+        self._tasks = TaskReader(kinds, findings, link, workbook)
         self._places: dict[str, Path] = {}
         executor = top.part("executor")
         self._executor = None if executor is None else executor.part("spec")
         self._dispatch = None if self._executor is None else read_dispatch(self._executor)
-
-    def _workbook(self) -> dict[str, tuple[dict[str, Any], Path]]:
-        """Named tasks: a list of `{name, tool}`, or a mapping."""
-        given = self._top.raw("workbook")
-        found: dict[str, tuple[dict[str, Any], Path]] = {}
-        if given is None:
-            return found
-        if isinstance(given, dict):
-            pairs = [(name, value, ("workbook", name)) for name, value in cast("dict[str, Any]", given).items()]
-        elif isinstance(given, list):
-            items = cast("list[Any]", given)
-            pairs = [
-                (cast("dict[str, Any]", item).get("name"), cast("Any", item), ("workbook", at))
-                for at, item in enumerate(items)
-                if isinstance(item, dict)
-            ]
-        else:
-            self._top.wrong("workbook", "`workbook` is a list of named tasks, or a mapping.")
-            return found
-        for name, value, path in pairs:
-            tool: Any = cast("dict[str, Any]", value).get("tool", value) if isinstance(value, dict) else None
-            if not isinstance(name, str) or not isinstance(tool, dict):
-                self._findings.error(path, PLAN, "A task of the workbook has a name and a tool.")
-                continue
-            if name in found:
-                self._findings.error(path, PLAN, f"The workbook has {name!r} twice.")
-            where = (*path, "tool") if "tool" in cast("dict[str, Any]", value) else path
-            found[name] = (cast("dict[str, Any]", tool), where)
-        return found
 
     def steps(self) -> list[Step]:
         given = self._top.raw("workflow")

@@ -20,6 +20,7 @@ from .known import SUB_PLAN
 from .parts import make_part
 from .playbook_keeping import read_keeping
 from .playbook_rules import Settings, check_texts, read_rules, read_settings
+from .playbook_workbook import Workbook
 from .problems import STEP, Findings, Path, PlanInvalid, did_you_mean
 from .secrets import find_secrets
 from .steps import check_name, read_dispatch
@@ -68,13 +69,7 @@ class _Own(msgspec.Struct):
 
 
 class TaskReader:
-    def __init__(
-        self,
-        kinds: Kinds,
-        findings: Findings,
-        link: Callable[[str], str] | None,
-        workbook: dict[str, tuple[dict[str, Any], Path]],
-    ) -> None:
+    def __init__(self, kinds: Kinds, findings: Findings, link: Callable[[str], str] | None, workbook: Workbook) -> None:
         self._kinds = kinds
         self._findings = findings
         self._link = link
@@ -152,8 +147,9 @@ class TaskReader:
             return self._of_workbook(label, fields, labels)
         args = self._args(fields)
         own = self._readers[kind](fields, args)
-        if own is None:
-            return None
+        return None if own is None else self._made(label, own, fields, labels)
+
+    def _made(self, label: str, own: _Own, fields: Fields, labels: Collection[str]) -> Task:
         check_texts(own.inputs, fields.path, self._findings)
         for place, sentence in find_secrets(own.inputs if own.looked_at is None else own.looked_at, ()):
             self._findings.error((*fields.path, *place), STEP, sentence)
@@ -179,11 +175,15 @@ class TaskReader:
     def _of_workbook(self, label: str, fields: Fields, labels: Collection[str]) -> Task | None:
         """A task that is written elsewhere: what is said here comes on top."""
         name = fields.text("task") or fields.text("name")
-        if not name or name not in self._workbook:
-            advice = "" if not name else did_you_mean(name, self._workbook)
+        fields.refuse_unknown((*COMMON, "task"), "A task of kind workbook")
+        if not name or name not in self._workbook.tools:
+            advice = "" if not name else did_you_mean(name, self._workbook.tools)
             fields.wrong("name" if name else None, f"The workbook has no task {name!r}.{advice}")
             return None
-        there, path = self._workbook[name]
+        if name in self._workbook.wholes:
+            inputs = self._workbook.as_playbook(name, self._args(fields))
+            return None if inputs is None else self._made(label, _Own(SUB_PLAN, inputs), fields, labels)
+        there, path = self._workbook.tools[name]
         if there.get("kind") in ("workbook", None):
             self._findings.error(path, STEP, "A task of the workbook has a kind of its own.")
             return None
