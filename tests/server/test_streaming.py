@@ -34,6 +34,21 @@ async def test_a_run_is_followed_to_its_end(store: str) -> None:
         assert answer.status_code == 204
 
 
+async def test_streams_speak_noetls_words_where_they_are_asked_to(store: str) -> None:
+    async with office(store) as there:
+        me = there.caller()
+        run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "wait": "0.3s"}]}))["runId"]
+        told = [event async for event in me.stream(f"{at(run_id)}/stream?format=noetl")]
+        assert told[-1]["event"] == "playbook.finished"
+        assert [event["data"] for event in told] == (await me.get(f"{at(run_id)}/events?format=noetl"))["events"]
+        start = await there.service.log.end_cursor()
+        other = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
+        wanted = (await me.get(f"{at(other)}/events?format=noetl"))["events"]
+        async with aclosing(me.stream(f"/v1/stream?after={start}&format=noetl")) as events:
+            assert [(await anext(events))["data"] for _ in wanted] == wanted
+        await me.get("/v1/stream?format=other", 400)
+
+
 async def test_who_comes_back_gets_the_rest(store: str) -> None:
     async with office(store) as there:
         me = there.caller()

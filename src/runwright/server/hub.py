@@ -16,6 +16,7 @@ import msgspec
 
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunEventRecord
+from runwright.contract.noetl import noetl_event
 from runwright.log.base import RunLog
 from runwright.log.model import TailPage
 
@@ -36,7 +37,17 @@ class Told:
     def __init__(self, record: RunEventRecord, place: tuple[int, int]) -> None:
         self.record = record
         self.place = place
-        self.body = b"event: " + record.event_type.encode() + b"\ndata: " + _encoder.encode(record) + b"\n\n"
+        self.body = _sse(record.event_type, record)
+
+    def in_words(self, words: str) -> bytes:
+        if words != "noetl":
+            return self.body
+        event = noetl_event(self.record)
+        return _sse(event["event_type"], event)
+
+
+def _sse(name: str, event: object) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + _encoder.encode(event) + b"\n\n"
 
 
 class Listener:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter, QueryParameter
+from litestar.params import FromQuery, HeaderParameter, QueryParameter
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
@@ -92,6 +92,7 @@ class _Streamed(Response[Any]):
         return give
 
 
+Words = Literal["runevents", "noetl"]
 Resumed = Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=2048)]
 
 
@@ -111,22 +112,23 @@ async def stream_run(
     after_seq: Annotated[
         str | None, QueryParameter(name="afterSeq", max_length=20, description="The same, where no header can be set.")
     ] = None,
+    format: FromQuery[Words] = "runevents",  # noqa: A002
 ) -> Response[str]:
     run_id = real(runId)
     row = await call.look(Act.READ, run_id)
     after = _number(resumed or after_seq or "0")
     if row.status in ENDED and after >= row.last_seq:
         return Response(None, status_code=204)  # pyright: ignore[reportReturnType]  # a browser then stops asking
-    return _Streamed(partial(_give_run, call, run_id, after))
+    return _Streamed(partial(_give_run, call, run_id, after, format))
 
 
-async def _give_run(call: Call, run_id: str, after: int, receive: Any, send: Any) -> None:
+async def _give_run(call: Call, run_id: str, after: int, words: Words, receive: Any, send: Any) -> None:
     stream = Stream(call, receive, send)
     listener = await call.service.hub.join(run_id, None)
     stream.on_leave(listener)
     try:
         await stream.begin()
-        await _tell_run(call, stream, listener, run_id, after)
+        await _tell_run(call, stream, listener, run_id, after, words)
         await stream.end()
     except Gone:
         pass
@@ -135,18 +137,18 @@ async def _give_run(call: Call, run_id: str, after: int, receive: Any, send: Any
         stream.close()
 
 
-async def _tell_run(call: Call, stream: Stream, listener: Listener, run_id: str, after: int) -> None:
+async def _tell_run(call: Call, stream: Stream, listener: Listener, run_id: str, after: int, words: Words) -> None:
     hub, log = call.service.hub, call.service.log
     while not hub.is_closed:
         hub.join_again(listener, run_id)
         async for told in run_events(log, run_id, after):
             after = told.record.run_seq
-            await stream.write(_numbered(told))
+            await stream.write(_numbered(told, words))
         while not listener.is_behind:
             taken = [told for told in listener.take() if told.record.run_seq > after]
             if taken:
                 after = taken[-1].record.run_seq
-                await stream.write(b"".join(map(_numbered, taken)))
+                await stream.write(b"".join(_numbered(told, words) for told in taken))
             if not taken or taken[-1].record.event_type in ENDINGS:
                 row = await log.find_run(run_id)
                 if row.status in ENDED and row.last_seq <= after:
@@ -154,8 +156,8 @@ async def _tell_run(call: Call, stream: Stream, listener: Listener, run_id: str,
             await _wait(stream, listener)
 
 
-def _numbered(told: Told) -> bytes:
-    return b"id: %d\n%b" % (told.record.run_seq, told.body)
+def _numbered(told: Told, words: Words) -> bytes:
+    return b"id: %d\n%b" % (told.record.run_seq, told.in_words(words))
 
 
 @get(
@@ -173,15 +175,16 @@ async def stream_all(
     after: Annotated[
         str | None, QueryParameter(max_length=2048, description="The same, where no header can be set.")
     ] = None,
+    format: FromQuery[Words] = "runevents",  # noqa: A002
 ) -> Response[str]:
     call.glance(Act.READ)
     given = resumed or after
     if given is not None:
         await call.service.log.read_all(given, 1)  # says so if it is no place in this log
-    return _Streamed(partial(_give_all, call, given))
+    return _Streamed(partial(_give_all, call, given, format))
 
 
-async def _give_all(call: Call, given: str | None, receive: Any, send: Any) -> None:
+async def _give_all(call: Call, given: str | None, words: Words, receive: Any, send: Any) -> None:
     log, hub = call.service.log, call.service.hub
     tenant_id = call.actor.tenant_id
     positions = [int(part) for part in (given or await log.end_cursor()).split(".")]
@@ -192,10 +195,10 @@ async def _give_all(call: Call, given: str | None, receive: Any, send: Any) -> N
         await stream.begin()
         while not hub.is_closed:
             hub.join_again(listener, None)
-            async for body in _from_log(call, listener, positions):
+            async for body in _from_log(call, listener, positions, words):
                 await stream.write(body)
             while not listener.is_behind:
-                body = b"".join(_placed(told, positions) for told in listener.take())
+                body = b"".join(_placed(told, positions, words) for told in listener.take())
                 if body:
                     await stream.write(body)
                 await _wait(stream, listener)
@@ -207,14 +210,14 @@ async def _give_all(call: Call, given: str | None, receive: Any, send: Any) -> N
         stream.close()
 
 
-async def _from_log(call: Call, listener: Listener, positions: list[int]) -> AsyncIterator[bytes]:
+async def _from_log(call: Call, listener: Listener, positions: list[int], words: Words) -> AsyncIterator[bytes]:
     """What the log has beyond the positions, which move along."""
     while True:
         page = await call.service.log.read_all(".".join(map(str, positions)), PAGE)
         bodies: list[bytes] = []
         for record, (shard, pos) in zip(page.records, page.places, strict=True):
             if listener.wants(record):
-                bodies.append(_placed(Told(record, (shard, pos)), positions))
+                bodies.append(_placed(Told(record, (shard, pos)), positions, words))
             positions[shard] = pos
         if bodies:
             yield b"".join(bodies)
@@ -222,13 +225,13 @@ async def _from_log(call: Call, listener: Listener, positions: list[int]) -> Asy
             return
 
 
-def _placed(told: Told, positions: list[int]) -> bytes:
+def _placed(told: Told, positions: list[int], words: Words) -> bytes:
     """An event with the place to go on from; nothing if it was told already."""
     shard, pos = told.place
     if pos <= positions[shard]:
         return b""
     positions[shard] = pos
-    return b"id: " + ".".join(map(str, positions)).encode() + b"\n" + told.body
+    return b"id: " + ".".join(map(str, positions)).encode() + b"\n" + told.in_words(words)
 
 
 async def _wait(stream: Stream, listener: Listener) -> None:
