@@ -12,6 +12,7 @@ from engine_kit import until
 from playbook_kit import code, noop, otherwise, playbook, rules, to, when
 from runwright.client.line import Line
 from runwright.contract.noetl_check import NoetlChecker
+from runwright.server import leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from server_kit import Caller, at, office
@@ -162,6 +163,26 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
             await me.signal(run_id, "RESUME")
             assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
         await nothing_left(there)
+
+
+async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(
+    file_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its inputs cannot be filled in: the others that it took with it are not kept from running."""
+    bad = {**code("result = 1", n="{{ nobody.knows }}"), "spec": rules(otherwise("continue"))}
+    monkeypatch.setattr(leases, "ORDER_SECONDS", 3600)
+    document = playbook({"step": "a", "tool": [{"bad": bad}, {"good": {"kind": "shell", "command": "sleep 60"}}]})
+    async with office(file_store, steps="workers") as there, worker(there, drain=0.0) as one:
+        me = there.caller()
+        run_id = (await me.start(document))["runId"]
+
+        async def begun() -> bool:
+            return [job.order.path for job in one._jobs.values()] == ["a/good"]
+
+        await until(begun)
+        assert await there.service.log.desk.read("census_tasks") == [("STARTED", 1)]
+        await me.signal(run_id, "CANCEL")
+        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "CANCELLED"
 
 
 @pytest.fixture

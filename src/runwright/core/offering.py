@@ -102,8 +102,7 @@ class Offers:
     def _is_due_again(self, pipe: Pipe, place: EntityPath, attempt: int) -> bool:
         if (pipe.task, pipe.visits.get(place.task or ""), pipe.attempt + 1) != (place.task, place.task_visit, attempt):
             return False
-        due = self._decider.work.retry_at.get(str(place))
-        return pipe.do is None and due is not None and due <= self._decider.now
+        return pipe.do is None and str(place) in self._decider.work.retry_at  # due when it was offered: clocks are set
 
 
 def _is_next(station: Station, pipe: Pipe, place: EntityPath) -> bool:

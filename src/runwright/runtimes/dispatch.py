@@ -286,6 +286,11 @@ class Dispatch:
     def untake(self, task: Task) -> None:
         self._taken.pop(task.key, None)
 
+    def never_mind(self, run_id: str, path: str, attempt: int) -> None:
+        """It ended before it could be ordered: whoever took it need not wait."""
+        if self._taken.pop((run_id, path, attempt), None) is not None:
+            self.withdraw(run_id, path, attempt)
+
     def refuse(self, task: Task) -> None:
         """It may not start, or not now."""
         self.untake(task)

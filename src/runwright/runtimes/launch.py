@@ -342,6 +342,8 @@ class Launcher:
         if gone:
             self._driver.decider.values.lost.clear()  # it may be there when the step is tried again
         info = ErrorInfo(error.code, message, retryable=gone, category="system" if gone else "plan")
+        if self._engine.dispatch is not None:
+            self._engine.dispatch.never_mind(self._driver.run.run_id, path, attempt)
         self._driver.tell(StepEnded(path, attempt, 0.0, None, info))
 
     def _ended(self, running: _Running, outcome: Outcome) -> None:
