@@ -66,6 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
     def on_missing(self, _request: dict[str, Any]) -> None:
         self.answer(404, b'{"error": "no such thing"}')
 
+    def on_gone(self, _request: dict[str, Any]) -> None:
+        """Not there, and at length."""
+        self.answer(404, json.dumps({"pad": "x" * 20_000}).encode())
+
     def on_echo(self, request: dict[str, Any]) -> None:
         self.answer(200, json.dumps(request).encode(), Set_Cookie="session=abc")
 

@@ -131,6 +131,36 @@ def test_code_that_lies_beside_the_plan_is_found_there(desk: Desk, tmp_path: Pat
     assert done.stdout == "COMPLETED\n", done.stderr
 
 
+INNER = """
+apiVersion: noetl.io/v10
+kind: Playbook
+metadata: {name: inner}
+workflow:
+- {step: a, tool: {kind: noop, result: "{{ n + 1 }}"}}
+"""
+OUTER = """
+apiVersion: noetl.io/v10
+kind: Playbook
+metadata: {name: outer}
+workload: {n: 1}
+workbook:
+- {name: twice, loop: {in: [1, 2], iterator: x}, tool: [{one: {kind: noop, result: "{{ iter.x * n }}"}}]}
+workflow:
+- step: a
+  tool:
+  - sub: {kind: playbook, path: inner.yaml, args: {n: "{{ n }}"}}
+  - all: {kind: workbook, name: twice}
+  - both: {kind: noop, result: ["{{ sub }}", "{{ all }}"]}
+"""
+
+
+def test_playbooks_in_playbooks_go_along(desk: Desk) -> None:
+    (desk.folder / "inner.yaml").write_text(INNER)
+    (desk.folder / "outer.yaml").write_text(OUTER)
+    desk("run", "outer.yaml", "--param", "n=7", "--run-id", "outer")
+    assert desk.json("results", "get", "outer", "a") == [8, [7, 14]]
+
+
 def test_looking(desk: Desk) -> None:
     desk("run", "quick.yaml", "--run-id", "looked-at")
     rows = [json.loads(line) for line in desk("list", "--plan", "quick", "--json").splitlines()]

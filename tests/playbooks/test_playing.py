@@ -233,6 +233,40 @@ async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store:
         assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
+async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
+    """All of it, also what nobody declared, and names of credentials, which could not be given as parameters."""
+    seen = "{{ [extra, pg_credential, deep.a, deep.b, args | default('none')] }}"
+    document = playbook(
+        {"step": "a", "tool": {"kind": "workbook", "name": "w", "args": {"deep": {"b": 3}}}},
+        workload={"pg_credential": "warehouse", "deep": {"a": 1, "b": 2}},
+        workbook={"w": {"tool": [{"x": noop()}, {"y": noop(seen)}]}},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document, params={"extra": 5})
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == [5, "warehouse", 1, 3, {}]
+
+
+async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_store: str) -> None:
+    document = playbook(
+        {
+            "step": "a",
+            "loop": {"in": ["x"], "iterator": "i"},
+            "tool": {"kind": "workbook", "name": "one"},
+            "next": to("e"),
+        },
+        {"step": "e", "tool": noop("{{ a }}")},
+        workbook={
+            "one": {"tool": [{"kind": "workbook", "name": "two"}]},
+            "two": {"tool": [noop("{{ iter.parent.i }}")]},
+        },
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == ["x"]
+
+
 @pytest.mark.parametrize(("mode", "visited"), [("exclusive", ["b"]), ("inclusive", ["b", "c"])])
 async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: list[str]) -> None:
     arcs = [

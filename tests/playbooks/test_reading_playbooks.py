@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from playbook_kit import noop, otherwise, playbook, rules, to, when
+from playbook_kit import code, noop, otherwise, playbook, rules, to, when
 from runwright.contract import playbook as parts_of_playbooks
 from runwright.contract.part import Part
 from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
 from runwright.contract.playbook import Do, Join, Mode
 from runwright.plans.graph import graph_svg, graph_text
+from runwright.plans.known import hash_in, known
 from runwright.plans.load import load_plan, plan_from_dict
 from runwright.plans.parts import make_part
 from runwright.plans.problems import PlanInvalid
@@ -280,7 +281,7 @@ FULL = playbook(
             {"keep": {"kind": "artifact", "action": "put", "data": {"x": 1}, "type": "note"}},
             {"say": {"kind": "nats", "auth": "bus", "operation": "publish", "subject": "x", "data": {"y": 1}}},
             {"known": {"kind": "secrets", "names": ["token"], "map": {"k": "key"}}},
-            {"sub": {"kind": "playbook", "ref": "plan:sha256:" + "0" * 64, "args": {"x": 1}}},
+            {"sub": {"kind": "playbook", "ref": "plan:sha256:" + "0" * 64, "args": {"x": 1}, "inherit": True}},
             {
                 "py": {
                     "kind": "python",
@@ -369,6 +370,36 @@ def test_a_playbook_is_drawn_along_its_arcs() -> None:
         "●   a  noop\n├─╮\n│ ● b  noop > shell\n● │ c  noop, for each, back to a\n├─╯\n●   d  noop\n"
     )
     assert "back to a" in graph_svg(plan)
+
+
+def test_what_is_said_beside_the_tool_of_a_workbook_task_holds_too() -> None:
+    item = {"tool": code("result = x"), "args": {"x": 1}, "spec": {"timeout": 5}}
+    plan = read(playbook({"step": "a", "tool": {"kind": "workbook", "name": "w", "timeout": 9}}, workbook={"w": item}))
+    assert plan.steps[0].route is not None
+    task = plan.steps[0].route.tasks[0]
+    assert (task.inputs["args"], task.timeout) == ({"x": 1}, 9)
+
+
+def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
+    whole = {"tool": [{"x": code("result = 1")}, {"y": {**code("result = 2"), "spec": {"dispatch": "own"}}}]}
+    tool = {"kind": "workbook", "name": "w"}
+    plan = read(playbook({"step": "a", "spec": {"dispatch": "gpu"}, "tool": tool}, workbook={"w": whole}))
+    assert plan.steps[0].route is not None
+    inner = known(hash_in(plan.steps[0].route.tasks[0].inputs["ref"]))
+    assert inner is not None
+    assert inner.plan.steps[0].route is not None
+    assert [task.dispatch for task in inner.plan.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
+
+
+def test_a_workbook_that_uses_itself_over_and_over_is_read_at_once() -> None:
+    workbook = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}] * 2} for n in range(18)}
+    for item in workbook.values():
+        item["tool"] = [{"a": item["tool"][0]}, {"b": item["tool"][1]}]
+    document = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**workbook, "w18": noop()})
+    assert len(read(document).steps) == 1
+    more = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}]} for n in range(400)}
+    deep = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**more, "w400": noop()})
+    assert "use each other more than 20 deep" in told(deep)[0]
 
 
 def test_what_is_said_of_a_workbook_task_where_it_is_used_wins_and_the_rest_holds() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine_kit import until
+from flaky_server import flaky_server
 from playbook_kit import code, noop, otherwise, playbook, rules, to, when
 from runwright.client.line import Line
 from runwright.contract.noetl_check import NoetlChecker
@@ -277,6 +278,74 @@ async def test_a_large_result_and_an_artifact_are_fetched_at_the_worker(store: s
         assert (await me.get(at(run_id)))["status"] == "COMPLETED", await events(me, run_id)
         assert await me.get(f"{at(run_id)}/results/a") == [100, 7]
         assert set((await workers_of(me, run_id)).values()) == {"w1"}
+
+
+async def test_what_a_task_keeps_and_is_told_is_the_same_at_a_worker(store: str) -> None:
+    """Its mark of progress, that of no other visit; and what the web answered, however long."""
+    keeps = (
+        "import runwright as rw\nstep = rw.current_step()\nseen = step.restored\nstep.checkpoint({'by': step.step_id})\n"
+        "if step.attempt < 2 and step.step_id.startswith('l'): raise ValueError('again')\nresult = seen"
+    )
+    again = rules(when("outcome.status == 'error'", "retry", attempts=2), otherwise("continue"))
+    jump = rules(when("(iter.n | default(0)) < 1", "jump", to="a", set_iter={"n": 1}), otherwise("break"))
+    missing = rules(when("outcome.http.status == 404", "break"), otherwise("fail"))
+    with flaky_server() as web:
+        document = playbook(
+            {"step": "a", "tool": [{"a": {**code(keeps), "spec": jump}}], "next": to("l")},
+            {
+                "step": "l",
+                "loop": {"in": [1], "iterator": "x"},
+                "tool": {**code(keeps), "spec": again},
+                "next": to("w"),
+            },
+            {
+                "step": "w",
+                "tool": {"kind": "http", "url": f"{web.url}/gone", "spec": missing},
+                "next": to("e"),
+            },
+            {"step": "e", "tool": noop(["{{ a }}", "{{ l }}", "{{ w.data.pad | length }}"])},
+        )
+        results: list[Any] = []
+        for steps in ("here", "workers"):
+            async with office(store, steps=steps) as there, worker(there):
+                me = there.caller()
+                run_id = await me.run(document)
+                assert (await me.get(at(run_id)))["status"] == "COMPLETED", await events(me, run_id)
+                results.append(await me.get(f"{at(run_id)}/results/e"))
+    assert results == [[None, [{"by": "l[0]/l"}], 20000]] * 2
+
+
+async def test_a_mark_of_progress_outlives_its_worker(store: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    keeps = (
+        f"import pathlib, time\nimport runwright as rw\nstep = rw.current_step()\nmark = pathlib.Path({str(mark)!r})\n"
+        "result = step.restored\nif not mark.exists():\n    step.checkpoint(7)\n    mark.touch()\n    time.sleep(60)"
+    )
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        async with worker(there, "w1", drain=0.0):
+            run_id = (await me.start(playbook({"step": "a", "tool": code(keeps)})))["runId"]
+
+            async def begun() -> bool:
+                return mark.exists()
+
+            await until(begun)
+        async with worker(there, "w2"):
+            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        assert await me.get(f"{at(run_id)}/results/a") == 7
+
+
+async def test_a_result_of_many_megabytes_comes_from_a_worker(file_store: str) -> None:
+    async with office(file_store, steps="workers") as there, worker(there):
+        me = there.caller()
+        run_id = await me.run(playbook({"step": "a", "tool": code("result = 'x' * 20_000_000")}))
+        assert (await me.get(at(run_id)))["status"] == "COMPLETED"
+        assert len(await me.get(f"{at(run_id)}/results/a")) == 20_000_000
+        run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": "'x' * 70_000_000"}}]})
+        assert (await me.get(at(run_id)))["status"] == "FAILED"
+        keeps = "import runwright as rw\nrw.current_step().checkpoint('x' * 20_000_000)"
+        run_id = await me.run(playbook({"step": "a", "tool": code(keeps)}))
+        assert "A checkpoint may have" in str((await me.get(at(run_id)))["steps"][0]["error"])
 
 
 async def test_credentials_are_the_workers(file_store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+import runwright as rw
 from engine_kit import until
+from playbook_kit import playbook
 from runwright.client.line import Line
+from runwright.runtimes import dispatch
 from runwright.server import leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker
-from server_kit import at, office
+from server_kit import Office, at, office
 from worker_kit import Lost, leases_are_short, nothing_left, types, worker
 
 
@@ -268,6 +273,120 @@ async def test_a_step_of_an_ended_run_is_dropped_when_somebody_takes_it(
         await there.service.desks.table.offer(run, "a", 1, "default", "a driver that is gone")
         async with worker(there):
             await nothing_left(there)
+
+
+LOOP = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel"}}
+TWO_AT_ONCE = [
+    {"plan": "p", "order": "graph", "steps": [{"id": "a", "shell": "true"}, {"id": "b", "shell": "true"}]},
+    playbook({"step": "a", "loop": LOOP, "tool": {"kind": "shell", "command": "true"}}),
+]
+
+
+async def claimed(there: Office, name: str) -> tuple[int, int]:
+    """What a worker of this name takes, of what is there to be taken."""
+
+    async def take() -> list[tuple[int, int]]:
+        return list(await there.service.desks.table.claim(name, ["default"], None, 1))
+
+    return (await until(take))[0]
+
+
+async def in_state(there: Office, task_id: int, state: str) -> None:
+    async def is_so() -> bool:
+        row = await there.service.desks.table.find(task_id)
+        return row is not None and row[5] == state
+
+    await until(is_so)
+
+
+@pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
+async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
+    file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run's driver waits for a store; one worker takes a step and gives it back, and another takes it."""
+    monkeypatch.setattr(dispatch, "LOOK_EVERY", 0.05)
+    async with office(file_store, steps="workers") as there:
+        me, table, engine = there.caller(), there.service.desks.table, there.service.operations.engine
+        run_id = (await me.start(plan))["runId"]
+        first, lease_no = await claimed(there, "w1")
+        await in_state(there, first, "STARTED")
+        is_back, put = asyncio.Event(), engine.results.put
+
+        async def away(*arguments: Any) -> None:
+            await is_back.wait()
+            await put(*arguments)
+
+        monkeypatch.setattr(engine.results, "put", away)
+        await table.end(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        await asyncio.sleep(0.3)
+        second, lease_no = await claimed(there, "w1")
+        await asyncio.sleep(0.3)
+        await table.give_back(second, lease_no)
+        second, lease_no = await claimed(there, "w2")
+        await asyncio.sleep(0.3)
+        is_back.set()
+        await in_state(there, second, "STARTED")
+        started = [
+            e["payload"]["worker"]
+            for e in (await me.get(f"{at(run_id)}/events"))["events"]
+            if e["payload"].get("worker")
+        ]
+        assert started[-1] == "w2"
+        await asyncio.sleep(0.3)
+        assert await table.end(second, lease_no, "w2", msgspec.json.encode({"result": 1}))
+        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
+async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
+    file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "LOOK_EVERY", 0.05)
+    async with office(file_store, steps="workers") as there:
+        me, engine = there.caller(), there.service.operations.engine
+        monkeypatch.setattr(engine, "write_budget", 0.3)
+        run_id = (await me.start(plan))["runId"]
+        is_full, append = True, engine.log.append_own
+
+        async def full(*arguments: Any, **conditions: Any) -> Any:
+            if is_full:
+                raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "The disk is full.")
+            return await append(*arguments, **conditions)
+
+        monkeypatch.setattr(engine.log, "append_own", full)
+        async with worker(there):
+            await asyncio.sleep(1.5)
+            is_full = False
+            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+
+
+async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str, tmp_path: Path) -> None:
+    """A worker takes both at once. The lease of the first would run out before it hears of it."""
+    mark = tmp_path / "mark"
+    async with office(file_store, steps="workers") as there:
+        me, table, engine = there.caller(), there.service.desks.table, there.service.operations.engine
+        busy = (await me.start(TWO_AT_ONCE[0]))["runId"]
+        first, lease_no = await claimed(there, "w1")
+        await in_state(there, first, "STARTED")
+        is_back, put = asyncio.Event(), engine.results.put
+
+        async def away(*arguments: Any) -> None:
+            await is_back.wait()
+            await put(*arguments)
+
+        engine.results.put = away
+        await table.end(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        quick = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {mark}; sleep 1"}]}))["runId"]
+
+        async def offered() -> bool:
+            return ("OFFERED", 2) in [tuple(row) for row in await there.service.log.desk.read("census_tasks")]
+
+        await until(offered)
+        async with worker(there):
+            assert (await me.get(f"{at(quick)}?wait=30s"))["status"] == "COMPLETED"
+            assert mark.read_text() == "x\n"
+            is_back.set()
+            assert (await me.get(f"{at(busy)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_worker_that_stops_gives_its_steps_back(store: str, tmp_path: Path) -> None:

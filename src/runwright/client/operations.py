@@ -182,8 +182,8 @@ def _parts(plan: ExecutionPlan) -> list[ExecutionPlan]:
     found: dict[str, ExecutionPlan] = {}
     waiting = [plan]
     while waiting:
-        for step in waiting.pop().steps:
-            sha256 = hash_in(str(step.inputs.get("ref", ""))) if step.kind == SUB_PLAN else ""
+        for work in waiting.pop().work():
+            sha256 = hash_in(str(work.inputs.get("ref", ""))) if work.kind == SUB_PLAN else ""
             part = known(sha256)
             if part is not None and sha256 not in found:
                 found[sha256] = part.plan

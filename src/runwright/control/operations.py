@@ -78,6 +78,8 @@ class Parent(msgspec.Struct, frozen=True):
     """Where the plans of its steps came from, by hash: their code lies beside them."""
     iteration: dict[str, Any] | None = None
     """The iteration of a playbook's loop that it is part of."""
+    workload: dict[str, Any] | None = None
+    """What it inherits."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -152,7 +154,7 @@ class Operations:
 
         The same `request_id` for the same plan in the same place is the same run.
         """
-        merged = merge_params(plan, params or {})
+        merged = merge_params(plan, params or {}, None if parent is None else parent.workload)
         where = msgspec.structs.astuple(place or Place()) if parent is None else parent.run.context[1:4]
         parts = await self._parts(plan)
         await self._check_secrets([Part("", "", plan), *parts], SecretContext(where[0], where[2]))
@@ -218,17 +220,19 @@ class Operations:
         """Start the run that a step is, or take it up. A second attempt goes on where the one before it failed."""
         context = work.context
         net = await self.engine.plans.net(hash_in(work.inputs.ref))
+        files = await self._files_of(parent.run_id)
+        inherited = context.workload if work.inputs.inherit else None
         fork = None
         if context.attempt > 1:
             before = child_id(parent.run_id, context.step_id, context.attempt - 1)
-            fork = await self._fork_of_child(before, net, work.inputs.params)
+            fork = await self._fork_of_child(before, net, merge_params(net.plan, work.inputs.params, inherited))
         await self.start(
             net.plan,
             params=work.inputs.params,
             run_id=run_id,
             trigger="api",
             fork=fork,
-            parent=Parent(parent, context.step_id, await self._files_of(parent.run_id), context.iteration),
+            parent=Parent(parent, context.step_id, files, context.iteration, inherited),
         )
 
     async def _files_of(self, run_id: str) -> dict[str, str]:
@@ -245,11 +249,12 @@ class Operations:
         if row.status is not RunStatus.FAILED:
             return None
         fork, before = await self._fork(row, net, None, force=False)
-        return fork if before == merge_params(net.plan, params) else None
+        return fork if before == params else None
 
-    async def _parts(self, plan: ExecutionPlan, step_id: str = "") -> list[Part]:
-        """All plans that steps of this one are runs of, each in the plan store."""
+    async def _parts(self, plan: ExecutionPlan, step_id: str = "", seen: set[str] | None = None) -> list[Part]:
+        """All plans that steps of this one are runs of, each once, and in the plan store."""
         parts: list[Part] = []
+        seen = set() if seen is None else seen
         for work in plan.work():
             if work.kind != SUB_PLAN:
                 continue
@@ -258,7 +263,10 @@ class Operations:
             given: Any = work.inputs.get("params") or {}
             if not is_open(given):
                 check_params(child, given, f"Step {name!r}: ", later=is_open)
-            parts += [Part(name, hash_in(str(work.inputs["ref"])), child), *await self._parts(child, name)]
+            sha256 = hash_in(str(work.inputs["ref"]))
+            if sha256 not in seen:
+                seen.add(sha256)
+                parts += [Part(name, sha256, child), *await self._parts(child, name, seen)]
         return parts
 
     async def _sub_plan(self, ref: str, step_id: str) -> ExecutionPlan:

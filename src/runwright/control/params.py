@@ -13,10 +13,13 @@ from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
 
 
-def merge_params(plan: ExecutionPlan, given: dict[str, Any]) -> dict[str, Any]:
-    """All of a run's parameters; INVALID_ARGUMENT for one that is unknown, missing, or not what it should be."""
+def merge_params(plan: ExecutionPlan, given: dict[str, Any], inherited: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All of a run's parameters; INVALID_ARGUMENT for one that is unknown, missing, or not what it should be.
+    What is inherited was looked at when the run was started that it is inherited from."""
     check_params(plan, given)
-    return {**plan.params, **given} if plan.playbook is None else _merged(plan.params, given)
+    if plan.playbook is None:
+        return {**plan.params, **given}
+    return _merged(_merged(plan.params, inherited or {}), given)
 
 
 def _merged(workload: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -139,8 +139,10 @@ class Router:
     def _begin_iteration(self, station: Station, place: EntityPath, room: Room) -> bool:
         """It was handed out, now or in an earlier life of the run."""
         decider, index = self._decider, place.indexes[0]
-        loop = decider.work.loops.get(place.owner)
+        loop, visit = decider.work.loops.get(place.owner), self._play.visits.get(place.owner)
         if loop is None or index not in loop.scheduled or is_stopped(station, loop):
+            return True
+        if visit is None or visit.ended is not None:
             return True
         if station.queue is not None and not self._is_late(place):
             self._offer(place, station.labels[0], 1, 1)
@@ -243,7 +245,7 @@ class Router:
     def iteration(self, path: str) -> dict[str, Any] | None:
         place = parse_path(path)
         if place is None or not place.indexes:
-            return None
+            return self._decider.work.parent_iter  # it is the same for whatever is further in
         pipe = self._play.pipes[pipe_key(place)]
         return self._decider.scope.iteration(self._net.stations[place.step], place, pipe)
 
@@ -277,6 +279,7 @@ class Router:
         except RunwrightError as error:  # what it goes over is gone
             if loop.running:
                 return True
+            self.offers.drop_unbegun(path)
             decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed))
             decider.fail(path, 1, error.code, error.detail)
             return True

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
-import msgspec
-
 from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
 from runwright.core.expressions import has_expression
@@ -58,7 +56,7 @@ def read_playbook(
     metadata = _metadata(top)
     workload = top.mapping("workload") or {}
     _check_workload(workload, findings)
-    reader = _Reader(top, kinds, findings, link, workload, metadata.plan_id)
+    reader = _Reader(top, kinds, findings, link, metadata.plan_id)
     steps = reader.steps()
     playbook = reader.whole(steps)
     if findings.errors or playbook is None:
@@ -127,12 +125,11 @@ class _Reader:
         kinds: Kinds,
         findings: Findings,
         link: Callable[[str], str] | None,
-        workload: dict[str, Any],
         plan_id: str,
     ) -> None:
         self._top = top
         self._findings = findings
-        workbook = Workbook(top, findings, workload, plan_id, self._step)
+        workbook = Workbook(top, findings, plan_id, self._step)
         self._tasks = TaskReader(kinds, findings, link, workbook)
         self._places: dict[str, Path] = {}
         executor = top.part("executor")
@@ -231,11 +228,8 @@ class _Reader:
         return tuple(found)
 
     def _pipeline(self, fields: Fields, step: str, dispatch: dict[str, str] | None) -> tuple[Task, ...]:
-        tool, dispatch = fields.raw("tool"), dispatch or self._dispatch
-        tasks = () if tool is None else self._tasks.pipeline(tool, (*fields.path, "tool"), step)
-        if dispatch is None:
-            return tasks
-        return tuple(msgspec.structs.replace(task, dispatch=task.dispatch or dispatch) for task in tasks)
+        tool, path = fields.raw("tool"), (*fields.path, "tool")
+        return () if tool is None else self._tasks.pipeline(tool, path, step, dispatch or self._dispatch)
 
     def _loop(self, fields: Fields) -> PipelineLoop | None:
         loop = fields.part("loop")

@@ -54,6 +54,8 @@ COMMON = (
     "timeout",
     "assert",
 )
+OF_A_WHOLE = ("name", "label", "kind", "task", "desc", "description", "spec", "set", "args", "input", "timeout")
+"""What may be said where a task of the workbook is used that is a run of its own."""
 DIALECT = "noetl."
 """How the tools are called that only playbooks have."""
 
@@ -74,6 +76,7 @@ class TaskReader:
         self._findings = findings
         self._link = link
         self._workbook = workbook
+        self._dispatch: dict[str, str] | None = None  # of tasks that do not say
         self._readers: dict[str, Callable[[Fields, dict[str, Any]], _Own | None]] = {
             "http": self._http,
             "python": self._python,
@@ -88,8 +91,15 @@ class TaskReader:
             "playbook": self._playbook,
         }
 
-    def pipeline(self, tool: Any, path: Path, step: str) -> tuple[Task, ...]:
+    def pipeline(self, tool: Any, path: Path, step: str, dispatch: dict[str, str] | None) -> tuple[Task, ...]:
         """One tool, or a list: each with `name`, or under its label."""
+        outer, self._dispatch = self._dispatch, dispatch
+        try:
+            return self._pipeline(tool, path, step)
+        finally:
+            self._dispatch = outer
+
+    def _pipeline(self, tool: Any, path: Path, step: str) -> tuple[Task, ...]:
         given: list[tuple[str | None, Any, Path]] = []
         if isinstance(tool, dict):
             given.append((None, cast("dict[str, Any]", tool), path))
@@ -155,7 +165,7 @@ class TaskReader:
             self._findings.error((*fields.path, *place), STEP, sentence)
         spec = fields.part("spec")
         rules, timeout, keeping = self._spec(spec, labels)
-        dispatch = None if spec is None else read_dispatch(spec)
+        dispatch = self._place(spec)
         timeout = timeout or fields.timeout()
         if "assert" in fields:
             self._findings.warning((*fields.path, "assert"), "`assert` is not looked at.")
@@ -172,24 +182,32 @@ class TaskReader:
             dispatch=dispatch,
         )
 
+    def _place(self, spec: Fields | None) -> dict[str, str] | None:
+        return (None if spec is None else read_dispatch(spec)) or self._dispatch
+
     def _of_workbook(self, label: str, fields: Fields, labels: Collection[str]) -> Task | None:
         """A task that is written elsewhere: what is said here comes on top."""
         name = fields.text("task") or fields.text("name")
-        fields.refuse_unknown((*COMMON, "task"), "A task of kind workbook")
         if not name or name not in self._workbook.tools:
             advice = "" if not name else did_you_mean(name, self._workbook.tools)
             fields.wrong("name" if name else None, f"The workbook has no task {name!r}.{advice}")
             return None
         if name in self._workbook.wholes:
-            inputs = self._workbook.as_playbook(name, self._args(fields))
+            fields.refuse_unknown(OF_A_WHOLE, f"A task that is the workbook's {name!r}")
+            inputs = self._workbook.as_playbook(name, self._args(fields), self._place(fields.part("spec")))
             return None if inputs is None else self._made(label, _Own(SUB_PLAN, inputs), fields, labels)
+        fields.refuse_unknown((*COMMON, "task"), "A task of kind workbook")
         there, path = self._workbook.tools[name]
         if there.get("kind") in ("workbook", None):
             self._findings.error(path, STEP, "A task of the workbook has a kind of its own.")
             return None
-        here = {key: fields.raw(key) for key in ("spec", "set") if key in fields}
-        if isinstance(there.get("spec"), dict) and isinstance(here.get("spec"), dict):
-            here["spec"] = {**there["spec"], **here["spec"]}  # what is said nearer wins, and the rest holds
+        here = {key: fields.raw(key) for key in ("set", "auth", "credential") if key in fields}
+        parts = [
+            there.get("spec"),
+            {"timeout": fields.raw("timeout")} if "timeout" in fields else None,
+            fields.raw("spec"),
+        ]
+        here["spec"] = _laid_over([part for part in parts if part is not None])
         own = Fields(there, path, STEP, self._findings)
         merged: dict[str, Any] = {**there, **here, "args": {**self._args(own), **self._args(fields)}}
         merged.pop("input", None)
@@ -355,7 +373,7 @@ class TaskReader:
         return _Own(f"{DIALECT}secrets", inputs, list(names.values()))  # `token: token` names one, and is none
 
     def _playbook(self, fields: Fields, args: dict[str, Any]) -> _Own | None:
-        own = ("path", "ref", "payload", "workload", "return_step")
+        own = ("path", "ref", "payload", "workload", "return_step", "inherit")
         fields.refuse_unknown((*COMMON, *own), "A task of kind playbook")
         if "return_step" in fields:
             sentence = "`return_step` is not looked at: what the playbook's final or last step gives is the result."
@@ -374,7 +392,15 @@ class TaskReader:
                 self._findings.error((*fields.path, "path"), ErrorCode(error.code), error.detail)
                 return None
         where = {"ref": ref} if ref is not None else {} if path is None else {"path": path}
-        return _Own(SUB_PLAN, {**where, "params": given})
+        inherit = {"inherit": True} if fields.flag("inherit", False) else {}
+        return _Own(SUB_PLAN, {**where, "params": given, **inherit})
+
+
+def _laid_over(parts: list[Any]) -> Any:
+    """What is said nearer wins, and the rest holds. What is no mapping is left for others to refuse."""
+    if not all(isinstance(part, dict) for part in parts):
+        return next(part for part in parts if not isinstance(part, dict))
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _with_settings(rules: tuple[Rule, ...] | None, settings: Settings) -> tuple[Rule, ...] | None:

@@ -11,29 +11,30 @@ from typing import Any, cast
 
 from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import Playbook
-from runwright.core.net import Net
 
 from .fields import Fields
 from .known import remember
 from .parts import make_part
 from .problems import PLAN, Findings, Path
 
-WHOLE_FIELDS = ("name", "desc", "description", "tool", "loop", "spec", "args", "input")
+FIELDS = ("name", "desc", "description", "tool", "loop", "spec", "args", "input", "assert")
+DEEPEST = 20
+"""How many tasks of the workbook may be within each other."""
 
 ReadStep = Callable[[dict[str, Any], Path], Step | None]
 
 
 class Workbook:
-    def __init__(self, top: Fields, findings: Findings, workload: dict[str, Any], plan_id: str, read: ReadStep) -> None:
+    def __init__(self, top: Fields, findings: Findings, plan_id: str, read: ReadStep) -> None:
         self._findings = findings
-        self._workload = workload
         self._plan_id = plan_id
         self._read = read
         self._reading: list[str] = []
+        self._refs: dict[tuple[str, str | None], str | None] = {}  # of what was read, by name and queue
         self.tools: dict[str, tuple[dict[str, Any], Path]] = {}
-        """Tasks of one tool, and where they stand."""
-        self.wholes: dict[str, tuple[dict[str, Any], Path]] = {}
-        """Of these, those that have more to them than a tool."""
+        """All tasks, and where they stand."""
+        self.wholes: set[str] = set()
+        """Those that have more to them than a tool."""
         for name, value, path in self._pairs(top):
             self._add(name, value, path)
 
@@ -59,22 +60,46 @@ class Workbook:
             return
         if name in self.tools:
             self._findings.error(path, PLAN, f"The workbook has {name!r} twice.")
+        if "tool" in item:
+            Fields(item, path, PLAN, self._findings).refuse_unknown(FIELDS, "A task of the workbook")
+        if "assert" in item and "tool" in item:
+            self._findings.warning((*path, "assert"), "`assert` is not looked at.")
         if isinstance(tool, list) or "loop" in item:
-            Fields(item, path, PLAN, self._findings).refuse_unknown(WHOLE_FIELDS, "A task of the workbook")
-            self.tools[name] = self.wholes[name] = (item, path)
+            self.wholes.add(name)
+            self.tools[name] = (item, path)
+        elif "tool" in item:
+            given = cast("dict[str, Any]", tool)
+            beside = {key: item[key] for key in ("args", "input", "spec") if item.get(key) and not given.get(key)}
+            self.tools[name] = ({**given, **beside}, (*path, "tool"))
         else:
-            self.tools[name] = (cast("dict[str, Any]", tool), (*path, "tool") if "tool" in item else path)
+            self.tools[name] = (item, path)
 
-    def as_playbook(self, name: str, args: dict[str, Any]) -> dict[str, Any] | None:
+    def as_playbook(self, name: str, args: dict[str, Any], dispatch: dict[str, str] | None) -> dict[str, Any] | None:
         """The inputs of a task that is a run of this; None if it cannot be one."""
-        item, path = self.wholes[name]
-        if name in self._reading:
-            way = " -> ".join((*self._reading[self._reading.index(name) :], name))
-            self._findings.error(path, PLAN, f"These tasks of the workbook use each other in a circle: {way}.")
+        item, path = self.tools[name]
+        place = (name, None if dispatch is None else dispatch["queue"])
+        if place not in self._refs:
+            self._refs[place] = self._ref(name, item, path, dispatch)
+        ref = self._refs[place]
+        if ref is None:
+            return None
+        fields = Fields(item, path, PLAN, self._findings)
+        own = {**(fields.mapping("args") or {}), **(fields.mapping("input") or {}), **args}
+        return {"ref": ref, "params": own, "inherit": True}
+
+    def _ref(self, name: str, item: dict[str, Any], path: Path, dispatch: dict[str, str] | None) -> str | None:
+        if name in self._reading or len(self._reading) >= DEEPEST:
+            way = " -> ".join((*self._reading, name))
+            how = "in a circle" if name in self._reading else f"more than {DEEPEST} deep"
+            self._findings.error(path, PLAN, f"These tasks of the workbook use each other {how}: {way}.")
             return None
         errors = len(self._findings.errors)
+        made: dict[str, Any] = {"step": name, **{key: item[key] for key in ("tool", "loop", "spec") if key in item}}
+        spec: Any = made.get("spec", {})
+        if dispatch is not None and isinstance(spec, dict):
+            made["spec"] = {"dispatch": dispatch, **cast("dict[str, Any]", spec)}
         self._reading.append(name)
-        step = self._read({"step": name, **{key: item[key] for key in ("tool", "loop", "spec") if key in item}}, path)
+        step = self._read(made, path)
         self._reading.pop()
         if step is None or len(self._findings.errors) > errors:
             return None
@@ -85,14 +110,4 @@ class Workbook:
             steps=(step,),
             playbook=Playbook(entry=name, final_step=name),
         )
-        fields = Fields(item, path, PLAN, self._findings)
-        own = {**(fields.mapping("args") or {}), **(fields.mapping("input") or {}), **args}
-        return {"ref": remember(plan), "params": {**self._passed_on(plan, name), **own}}
-
-    def _passed_on(self, plan: ExecutionPlan, name: str) -> dict[str, str]:
-        """What it reads of the workload, as it is when it is used."""
-        routes = Net(plan).routes
-        assert routes is not None
-        names = routes.stations[name].names
-        wanted = [key for key in self._workload if key in names or "workload" in names]
-        return {key: f"{{{{ workload[{key!r}] }}}}" for key in wanted}
+        return remember(plan)

@@ -25,6 +25,7 @@ MAX_RESULT_DEPTH = 200
 """Less than the log allows (256): a result is wrapped in a payload, and gathered with others into a list."""
 
 MAX_RESULT_BYTES = 64 * 1024 * 1024
+MAX_CHECKPOINT_BYTES = 256 * 1024
 
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal, enum.Enum)
 _RAW = (bytes, bytearray, memoryview)
@@ -181,3 +182,12 @@ def _text_trouble(text: str) -> str | None:
     if text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text):
         return None
     return "holds half a surrogate pair, which is no Unicode text"
+
+
+def check_checkpoint(body: bytes) -> None:
+    """Refuse a mark of progress that is too large for the log."""
+    if len(body) > MAX_CHECKPOINT_BYTES:
+        raise RunwrightError(
+            ErrorCode.PAYLOAD_TOO_LARGE,
+            f"A checkpoint may have {MAX_CHECKPOINT_BYTES:,} bytes; this has {len(body):,}. Keep the rest elsewhere.",
+        )

@@ -120,7 +120,9 @@ class Taken:
         self._handed = False
 
     def apply(self, decider: Decider) -> None:
-        self._handed = hand_over(decider, self._task.path, self._task.attempt, self._task.worker or "")
+        task = self._task
+        is_so = self._dispatch.is_taken(task)  # perhaps another has it meanwhile, or it has begun
+        self._handed = is_so and hand_over(decider, task.path, task.attempt, task.worker or "")
 
     def durable(self) -> None:
         if not self._handed:
@@ -192,7 +194,10 @@ class Dispatch:
 
     async def _give_order(self, execution: RemoteExecution, task: Task) -> None:
         execution.task = msgspec.structs.replace(task, state="STARTED")
-        if not await self._table.start(task, execution.order):
+        order, driver = execution.order, self.engine.driver(task.run_id)
+        if driver is not None:  # whoever had it before may have kept a mark of progress
+            order = msgspec.structs.replace(order, restored=driver.launcher.restored(order.path))
+        if not await self._table.start(task, order):
             execution.task = msgspec.structs.replace(task, state="OFFERED")  # that worker is gone; another comes
 
     def tell_to_stop(self, task: Task, how: int) -> None:
@@ -283,8 +288,13 @@ class Dispatch:
             self._taken[task.key] = task
             driver.tell(Taken(self, task))
 
+    def is_taken(self, task: Task) -> bool:
+        """Whether it waits for its start to be in the log, with this worker."""
+        return self._taken.get(task.key) is task
+
     def untake(self, task: Task) -> None:
-        self._taken.pop(task.key, None)
+        if self.is_taken(task):
+            del self._taken[task.key]
 
     def never_mind(self, run_id: str, path: str, attempt: int) -> None:
         """It ended before it could be ordered: whoever took it need not wait."""
@@ -293,6 +303,8 @@ class Dispatch:
 
     def refuse(self, task: Task) -> None:
         """It may not start, or not now."""
+        if not self.is_taken(task):
+            return
         self.untake(task)
         driver = self.engine.driver(task.run_id)
         if driver is not None and driver.launcher.is_on_offer(task.path, task.attempt):

@@ -25,7 +25,7 @@ from runwright.core.workings import checkpoint_owner
 from runwright.plans.known import SUB_PLAN
 from runwright.plans.secrets import secret_refs, with_secrets
 from runwright.results.artifacts import ArtifactStore
-from runwright.results.encoding import encode_result
+from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
 from runwright.tools.plan import SECRETS
 from runwright.tools.secrets import Mask, SecretContext
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runwright.engine")
 
-LARGEST_CHECKPOINT = 256 * 1024
 STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 
 
@@ -124,7 +123,7 @@ class Launcher:
             more = self._loop_scope(node, indexes) if indexes and node.step.foreach is not None else {}
             more["step"] = {"id": path, "attempt": attempt}
             if node.queue is not None:
-                self._leave_to_worker(node, path, attempt, indexes, more)
+                self._leave_to_worker(node, path, attempt, more)
                 return
             tool, inputs, secrets = self._prepare(node, path, attempt, more)
             lane = tool.lane(inputs, node.step)
@@ -153,7 +152,7 @@ class Launcher:
         running = _Running(path, attempt, node, lane, self._engine.clock.monotonic())
         running.mask = Mask(secrets.values()) if secrets else None
         self._running[path] = running
-        context = self._context(running, indexes, secrets)
+        context = self._context(running, secrets)
         work = Work(tool, lane, inputs, node.step, context, partial(self._came_late, running))
         running.execution = self._start(work, partial(self._ended, running))
         self._watch_time(running)
@@ -196,13 +195,10 @@ class Launcher:
             dispatch.hold(run_id)
         self._held = is_paused
 
-    def _leave_to_worker(
-        self, node: Node, path: str, attempt: int, indexes: tuple[int, ...], more: dict[str, Any]
-    ) -> None:
+    def _leave_to_worker(self, node: Node, path: str, attempt: int, more: dict[str, Any]) -> None:
         dispatch, decider, run = self._engine.dispatch, self._driver.decider, self._driver.run
         assert dispatch is not None
         assert node.queue is not None
-        saved = decider.work.checkpoints.get(checkpoint_owner(node.step.step_id, indexes))
         order = StepOrder(
             run_id=run.run_id,
             tenant_id=run.tenant_id,
@@ -212,7 +208,6 @@ class Launcher:
             engine_attempt=decider.engine_attempt,
             step=node.step,
             inputs=decider.inputs(node, path, more),
-            restored=None if saved is None else msgspec.json.decode(saved),
             source=self._driver.source,
         )
         running = _Running(path, attempt, node, Lane.PROCESS, self._engine.clock.monotonic())
@@ -287,25 +282,31 @@ class Launcher:
         if self._asking.pop(path, None) == attempt:
             self._fail(path, attempt, trouble)
 
-    def _context(self, running: _Running, indexes: tuple[int, ...], secrets: Mapping[str, str]) -> StepContext:
+    def restored(self, path: str) -> Any:
+        """What a step or task last handed to `checkpoint`."""
+        node, indexes = self._node(path)
+        owner = path if "/" in path or node is None else checkpoint_owner(node.step.step_id, indexes)
+        saved = self._driver.decider.work.checkpoints.get(owner)
+        return None if saved is None else msgspec.json.decode(saved)
+
+    def _context(self, running: _Running, secrets: Mapping[str, str]) -> StepContext:
         decider, run_id = self._driver.decider, self._driver.run.run_id
         path, attempt = running.path, running.attempt
         mask = None if running.mask is None else running.mask.data
         output = self._engine.step_logs.writer(run_id, path, attempt, mask)
-        owner = path if "/" in path else checkpoint_owner(running.node.step.step_id, indexes)
-        saved = decider.work.checkpoints.get(owner)
         return StepContext(
             run_id=run_id,
             step_id=path,
             attempt=attempt,
             engine_attempt=decider.engine_attempt,
-            restored=None if saved is None else msgspec.json.decode(saved),
+            restored=self.restored(path),
             write=output.write,
             end_output=output.close,
             save=partial(self._save, path, attempt, running.mask),
             secrets={name: secrets[name] for name in running.node.step.secret_refs},
             artifacts=None if self._engine.artifacts is None else _Shelf(self._engine.artifacts, running.artifacts),
             iteration=decider.iteration(path) if running.lane is Lane.RUN else None,
+            workload=decider.work.params if running.lane is Lane.RUN else None,
             resolve=self._resolve if self._driver.net.routes is not None else None,
         )
 
@@ -318,11 +319,7 @@ class Launcher:
     def _save(self, path: str, attempt: int, mask: Mask | None, state: Any) -> None:
         """Called by the step, wherever it runs: wait until the checkpoint is durable."""
         body = encode_result(state) if mask is None else mask.json(encode_result(state))
-        if len(body) > LARGEST_CHECKPOINT:
-            raise RunwrightError(
-                ErrorCode.PAYLOAD_TOO_LARGE,
-                f"A checkpoint may have {LARGEST_CHECKPOINT:,} bytes; this has {len(body):,}. Keep the rest elsewhere.",
-            )
+        check_checkpoint(body)
         answer: Future[None] = Future()
 
         def settle(error: Exception | None) -> None:

@@ -20,7 +20,7 @@ from runwright.control.tokens import actor_of
 from .call import KEY, Call
 from .problems import Problem, problem_of, send_problem
 from .service import Service
-from .settings import LARGEST_ARTIFACT, LARGEST_BODY, LARGEST_EVENTS, is_loopback
+from .settings import LARGEST_ARTIFACT, LARGEST_BODY, LARGEST_EVENTS, LARGEST_OUTCOME, is_loopback
 
 access_log = logging.getLogger("runwright.access")
 logger = logging.getLogger("runwright.server")
@@ -205,10 +205,22 @@ class _Passage:
             ]
         await self._send(message)
 
+    async def _read_off(self) -> None:
+        """Take what is still being sent, for a while: most callers listen only once they have said everything."""
+        left = self._body_until - self._service.log.clock.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0)):
+                while (message := await self._receive())["type"] == "http.request" and message.get("more_body"):
+                    pass
+        except TimeoutError:
+            pass
+
     async def fail(self, error: RunwrightError) -> None:
         if self._status:
             raise error  # too late to say so: the connection is cut
         problem: Problem = problem_of(error, self.request_id)
+        if problem.status == 413:
+            await self._read_off()
         more = [(b"connection", b"close")] if problem.status in (408, 413) else []
         if problem.status == 405:
             more.append((b"allow", b"GET, HEAD, POST, DELETE"))
@@ -250,7 +262,7 @@ def _largest(path: str) -> int:
     if path == "/v1/events":
         return LARGEST_EVENTS
     if path.startswith("/v1/leases/"):
-        return LARGEST_ARTIFACT if path.endswith("/artifacts") else LARGEST_EVENTS
+        return {"artifacts": LARGEST_ARTIFACT, "result": LARGEST_OUTCOME}.get(path.rpartition("/")[2], LARGEST_EVENTS)
     return LARGEST_BODY
 
 

@@ -21,10 +21,9 @@ from runwright.contract.transitions import ENDED
 from runwright.control.access import Act
 from runwright.control.views import artifacts_of
 from runwright.results.artifacts import read_key
-from runwright.results.encoding import encode_result
+from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.runtimes.executor_work import LONGEST_MESSAGE
 from runwright.runtimes.late import late_result
-from runwright.runtimes.launch import LARGEST_CHECKPOINT
 from runwright.runtimes.resolving import resolve
 from runwright.runtimes.tasks import LEASE_SECONDS, StepOrder, StepOutcome
 
@@ -37,6 +36,8 @@ Worker = Annotated[str, QueryParameter(description="The worker that has it.", mi
 LONGEST_WAIT = 30.0
 ORDER_SECONDS = LEASE_SECONDS
 """How long the start of a step may take to be in the log, before its lease is another's."""
+OTHERS_SECONDS = 0.3
+"""How long what is started may wait for what was taken with it."""
 ANSWER_SECONDS = 30.0
 LARGEST_FACTS = 16 * 1024
 MOST_WRITERS = 1000
@@ -138,13 +139,16 @@ async def _take(call: Call, data: TakeSteps, gone: asyncio.Task[None]) -> list[d
 
 
 async def _orders(call: Call, worker: str, claimed: dict[int, int]) -> list[dict[str, Any]]:
-    """What was claimed is started by whoever drives its run; wait for that."""
+    """What was claimed is started by whoever drives its run; wait for that. The lease of one that is started runs:
+    it does not wait for the others for long."""
     desks, clock = call.service.desks, call.service.log.clock
     deadline = clock.monotonic() + ORDER_SECONDS
     leases: list[dict[str, Any]] = []
     waiting = dict(claimed)
     while waiting and clock.monotonic() < deadline:
         ready, gone = await desks.table.orders(worker, waiting)
+        if ready and not leases:
+            deadline = min(deadline, clock.monotonic() + OTHERS_SECONDS)
         for task_id, body in ready.items():
             lease_id = f"{task_id}-{waiting[task_id]}"
             order = msgspec.json.decode(body, type=StepOrder)
@@ -239,13 +243,12 @@ async def _storable(call: Call, task: _Held, outcome: StepOutcome) -> StepOutcom
     encode_result(outcome.result)  # says so if it is nested too deeply
     error = outcome.error
     if error is not None:
-        facts = error.facts if len(msgspec.json.encode(error.facts)) <= LARGEST_FACTS else None
         error = ErrorInfo(
             (error.code or "STEP_FAILED")[:100],
             (error.message or "")[:LONGEST_MESSAGE],
             error.retryable,
             (error.category or "user")[:100],
-            facts,
+            _held_facts(task, error.facts),
         )
     kept = {ref.uri for ref in await call.service.desks.table.kept(task.task_id)}
     for ref in outcome.artifacts:
@@ -253,6 +256,15 @@ async def _storable(call: Call, task: _Held, outcome: StepOutcome) -> StepOutcom
             sentence = f"The artifact {ref.uri} was not made by this step. Hand over what it made, then name it."
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, sentence)
     return StepOutcome(result=outcome.result, error=error, artifacts=outcome.artifacts)
+
+
+def _held_facts(task: _Held, given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What goes into the event beside an error. The result of a playbook's task does not: it is kept like any other."""
+    facts = dict(given or {})
+    result = {"result": facts.pop("result")} if "/" in task.path and "result" in facts else {}
+    if len(msgspec.json.encode(facts)) > LARGEST_FACTS:
+        facts = {}
+    return {**facts, **result} or None
 
 
 async def _keep_late(call: Call, task: _Held, lease_no: int, worker: str, outcome: StepOutcome) -> None:
@@ -297,8 +309,7 @@ async def checkpoint(
     task = await _held(call, leaseId, worker)
     desks, clock = call.service.desks, call.service.log.clock
     body = encode_result(data.state)
-    if len(body) > LARGEST_CHECKPOINT:
-        raise RunwrightError(ErrorCode.PAYLOAD_TOO_LARGE, f"A checkpoint may have {LARGEST_CHECKPOINT:,} bytes.")
+    check_checkpoint(body)
     number = await desks.table.report(task.task_id, task.lease_no, body)
     deadline = clock.monotonic() + ANSWER_SECONDS
     while (found := await desks.table.take_answer(number)) is None:

@@ -20,9 +20,12 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.plans.durations import NoDuration, read_duration
 from runwright.plans.problems import did_you_mean
+from runwright.results.encoding import MAX_RESULT_BYTES
 
 LARGEST_BODY = 2 * 1024 * 1024
 LARGEST_EVENTS = 16 * 1024 * 1024
+LARGEST_OUTCOME = MAX_RESULT_BYTES + 1024 * 1024
+"""What a step came to, and what else there is to say of it."""
 LARGEST_ARTIFACT = 1024 * 1024 * 1024
 
 

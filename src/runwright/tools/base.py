@@ -73,6 +73,7 @@ class StepContext:
         secrets: Mapping[str, str] | None = None,
         artifacts: ArtifactShelf | None = None,
         iteration: dict[str, Any] | None = None,
+        workload: dict[str, Any] | None = None,
         resolve: Callable[[Any], Any] | None = None,
     ) -> None:
         self.run_id = run_id
@@ -85,6 +86,7 @@ class StepContext:
         self.end_output = end_output  # called where the step ran, before anybody is told that it ended
         self.secrets: Mapping[str, str] = secrets or {}  # those that the step names, by name
         self.iteration = iteration  # of a playbook's loop, as its expressions see it
+        self.workload = workload  # the parameters of the run, where the step is a run itself
         self.resolve = resolve  # of a playbook: from the reference of a task's result to the result
         self._save = save
         self._artifacts = artifacts

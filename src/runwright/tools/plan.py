@@ -22,6 +22,8 @@ class PlanInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     path: str | None = None
     """A file, beside the plan that names it. It becomes a `ref` when the plan is read."""
     params: dict[str, Any] = {}
+    inherit: bool = False
+    """With the parameters of this run, and `params` over them."""
 
 
 class PlanTool:

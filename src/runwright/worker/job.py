@@ -16,7 +16,7 @@ from runwright.client.line import Line
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.plans.secrets import secret_refs, with_secrets
-from runwright.results.encoding import encode_result
+from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.runtimes.executor_work import Outcome, Work
 from runwright.runtimes.tasks import StepOrder, StepOutcome
 from runwright.tools.base import StepContext, Tool
@@ -93,6 +93,7 @@ class Job:
         body = encode_result(state)
         if self._mask is not None:
             body = self._mask.json(body)
+        check_checkpoint(body)
         self._ask("checkpoint", {"state": msgspec.Raw(body)})
 
     def keep(self, source: Path | bytes, kind: str) -> ArtifactRef:
