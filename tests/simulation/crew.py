@@ -87,7 +87,7 @@ class Crew:
             await asyncio.sleep(dice.choice((0, 0.05, 0.5)))
 
     async def _order(self, name: str, task_id: int, lease_no: int) -> StepOrder | None:
-        for _ in range(50):
+        for _ in range(self._world.dice.choice((5, 50))):
             ready, gone = await self._table.orders(name, {task_id: lease_no})
             if ready:
                 return msgspec.json.decode(ready[task_id], type=StepOrder)

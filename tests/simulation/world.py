@@ -202,7 +202,7 @@ class FlakyTier(MemoryTier):
         self._world = world
 
     async def put(self, key: str, body: bytes) -> None:
-        await self._world.clock.sleep(self._world.dice.choice((0, 0, 0.01, 0.3)))
+        await self._world.clock.sleep(self._world.dice.choice((0, 0, 0.01, 0.3, 2.0)))
         if self._world.dice.random() < self._world.faults:
             raise OSError("it is away")
         await super().put(key, body)
