@@ -82,6 +82,8 @@ def at_end(name: str) -> Callable[[Log], Log]:
 
 
 FAULTS: list[tuple[str, Callable[[Log], Log]]] = [
+    ("MISSING", without("workflow.started")),
+    ("NOT_SCHEDULED", without("loop.iteration.scheduled")),
     ("ENVELOPE", with_field("task.started", "event_id", "")),
     ("ENVELOPE", with_field("task.started", "timestamp", "yesterday")),
     ("ENVELOPE", with_field("task.started", "source", "somebody")),

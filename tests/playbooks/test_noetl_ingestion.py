@@ -21,6 +21,7 @@ from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
 from runwright.contract.noetl_read import NoetlReader
 from runwright.contract.schemas import noetl_schema
+from runwright.control.planfile import read_any
 from runwright.log.noetl_import import Home, NoetlImporter
 from server_kit import at, office
 
@@ -108,6 +109,25 @@ async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tm
             (step.step_id, step.status) for step in snapshot.steps
         ]
         assert set(await taken(log, *words)) == {"duplicate"}
+
+
+async def test_signals_are_about_the_run_and_come_back(file_store: str, tmp_path: Path) -> None:
+    async with engine(file_store) as operations:
+        run_id = await operations.start(
+            read_any(playbook({"step": "a", "tool": {"kind": "shell", "command": "sleep 0.5"}}))
+        )
+        await operations.signal(run_id, "PAUSE", {}, reason="x")
+        await operations.signal(run_id, "RESUME", {}, reason="x")
+        await operations.wait(run_id)
+        records = await operations.log.read(run_id)
+    words = [noetl_event(record) for record in records]
+    signals = [each for each in words if each["event_type"].startswith("signal.")]
+    assert {(each["entity_type"], each["parent_id"], "step_run_id" in each) for each in signals} == {
+        ("playbook", run_id, False)
+    }
+    async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
+        await taken(log, *words)
+        assert [noetl_event(record) for record in await log.read(run_id)] == words
 
 
 async def test_the_models_own_examples(store: str) -> None:

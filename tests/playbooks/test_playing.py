@@ -233,6 +233,90 @@ async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store:
         assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
+ON_TO_B = {"arcs": [{"step": "b", "args": {"x": "{{ a }}"}}]}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (
+            {
+                "step": "a",
+                "tool": {
+                    **code("result = 'x' * 300000"),
+                    "spec": rules(otherwise("continue", set_ctx={"v": "{{ outcome.result }}"})),
+                },
+            },
+        ),
+        (
+            {
+                "step": "a",
+                "tool": {
+                    **code("result = 'x' * 300000"),
+                    "spec": rules(otherwise("continue", set_iter={"v": "{{ outcome.result }}"})),
+                },
+            },
+        ),
+        ({"step": "a", "tool": code("result = 'x' * 300000"), "next": ON_TO_B}, {"step": "b", "tool": noop()}),
+        (
+            {"step": "a", "tool": code("result = 'x' * 300000"), "set": {"ctx.v": "{{ a }}"}, "next": to("b")},
+            {"step": "b", "tool": noop()},
+        ),
+        (
+            {"step": "s", "tool": noop(), "next": to("a", "c", mode="inclusive")},
+            {"step": "a", "tool": code("result = 'x' * 200000"), "next": ON_TO_B},
+            {
+                "step": "c",
+                "tool": code("result = 'x' * 200000"),
+                "next": {"arcs": [{"step": "b", "args": {"y": "{{ c }}"}}]},
+            },
+            {"step": "b", "tool": noop()},
+        ),
+    ],
+    ids=["set_ctx", "set_iter", "arc", "step", "join"],
+)
+async def test_what_is_too_large_to_be_set_fails_with_a_reason(
+    file_store: str, steps: tuple[dict[str, Any], ...]
+) -> None:
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, playbook(*steps))
+        assert snapshot.status == "FAILED", story
+        assert snapshot.root_cause is not None
+        assert snapshot.root_cause.code == "PAYLOAD_TOO_LARGE"
+
+
+async def test_the_later_spelling_on_arcs_and_in_expressions(file_store: str) -> None:
+    document = playbook(
+        {
+            "step": "s",
+            "tool": [
+                {"name": "x", "kind": "noop", "result": 8, "set": {"step.z": "{{ output.data }}"}},
+                {"name": "y", "kind": "noop", "result": "{{ step.z }}"},
+            ],
+            "next": {"arcs": [{"step": "t", "set": {"ctx.way": "{{ s }}", "a": 1}}]},
+        },
+        {
+            "step": "t",
+            "spec": {
+                "policy": {
+                    "admit": {
+                        "rules": [
+                            {"when": "{{ event.name == 'step.done' and event.step == 's' }}", "then": {"allow": True}},
+                            {"else": {"then": {"allow": False}}},
+                        ]
+                    }
+                }
+            },
+            "tool": [{"name": "x", "kind": "noop", "result": ["{{ input.a }}", "{{ ctx.way }}"]}],
+        },
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == [1, 8]
+        assert await context_of(operations, snapshot.run_id) == {"way": 8}
+
+
 async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
     """All of it, also what nobody declared, and names of credentials, which could not be given as parameters."""
     seen = "{{ [extra, pg_credential, deep.a, deep.b, args | default('none')] }}"

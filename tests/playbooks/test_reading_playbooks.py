@@ -183,6 +183,28 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         ),
         "A loop has an `iterator`",
     ),
+    (
+        playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}, workbook={"x": {"tool": {"kind": "htp"}}}),
+        "There is no kind 'htp'. Did you mean 'http'?",
+    ),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("continue"), when("true", "fail"))}}),
+        "`else` comes last",
+    ),
+    (
+        playbook({"step": "a", "tool": noop(), "next": to("a")}, executor={"spec": {"final_step": "a"}}),
+        "The final step is the last: 'a' has a `next`",
+    ),
+    (playbook(STEP, kind="Credential"), "A playbook says so: `kind: Playbook`."),
+    (
+        playbook({**STEP, "spec": {"policy": {"lifecycle": {"timeout": 3}}}}),
+        "`lifecycle` has no field 'timeout'",
+    ),
+    (playbook({**STEP, "spec": {"policy": {"failure": {"mod": "best_effort"}}}}), "`failure` has no field 'mod'"),
+    (
+        playbook({"step": "a", "tool": noop(), "next": {"arcs": [{"step": "a", "set": {"iter.x": 1}}]}}),
+        "'iter.x' belongs to an iteration",
+    ),
     (playbook({"step": "a", "tool": noop()}, workbook=["x"]), "A task of the workbook has a name and a tool."),
     (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "The code is no Python"),
     (playbook({"step": "a", "tool": {"kind": "http"}}), "needs `url`"),
@@ -309,13 +331,17 @@ FULL = playbook(
         "set": {"ctx.done": True},
         "next": {
             "spec": {"mode": "inclusive"},
-            "arcs": [{"step": "b", "when": "{{ n > 1 }}", "args": {"z": 1}}, {"step": "a", "when": False}],
+            "arcs": [
+                {"step": "b", "when": "{{ n > 1 }}", "args": {"z": 1}, "set": {"ctx.way": 1}},
+                {"step": "a", "when": False},
+            ],
         },
     },
     {"step": "b", "tool": noop({"x": 1})},
+    {"step": "c", "tool": noop()},
     workload={"n": 2, "xs": [1, 2]},
     ctx={"seen": None},
-    executor={"spec": {"entry_step": "b", "final_step": "a", "no_next_is_error": True}},
+    executor={"spec": {"entry_step": "b", "final_step": "c", "no_next_is_error": True}},
 )
 
 
@@ -378,6 +404,12 @@ def test_what_is_said_beside_the_tool_of_a_workbook_task_holds_too() -> None:
     assert plan.steps[0].route is not None
     task = plan.steps[0].route.tasks[0]
     assert (task.inputs["args"], task.timeout) == ({"x": 1}, 9)
+
+
+def test_tasks_without_a_name_are_counted() -> None:
+    plan = read(playbook({"step": "a", "tool": [noop(), noop(2), {"own": noop(3)}]}))
+    assert plan.steps[0].route is not None
+    assert [task.label for task in plan.steps[0].route.tasks] == ["task_1", "task_2", "own"]
 
 
 def test_tasks_of_the_workbook_run_where_their_step_says() -> None:

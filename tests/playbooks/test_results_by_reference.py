@@ -291,6 +291,21 @@ async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> N
     }  # fmt: skip
 
 
+async def test_a_result_that_is_gone_may_be_asked_for_again(file_store: str) -> None:
+    again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
+    address = "noetl://execution/nobody/step/a/task/a/run/1/attempt/1"
+    task = {"kind": "artifact", "action": "get", "ref": address, "spec": again}
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, playbook({"step": "a", "tool": task}))
+        assert snapshot.root_cause is not None
+        assert snapshot.root_cause.code == "REFERENCE_NOT_AVAILABLE"
+        assert only(story, "TaskAttemptFailed") == [
+            "TaskAttemptFailed a/a",
+            "TaskAttemptFailed a/a #2",
+            "TaskAttemptFailed a/a #3",
+        ]
+
+
 async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(file_store: str) -> None:
     document = playbook(
         {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("b")},

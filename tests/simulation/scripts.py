@@ -58,6 +58,7 @@ def random_playbook(dice: random.Random) -> ExecutionPlan:
     more: dict[str, Any] = {}
     if dice.random() < 0.3:
         more["executor"] = {"spec": {"final_step": names[-1]}}
+        steps[-1].pop("next", None)
     return plan_from_dict(playbook(*steps, **more), all_tools()).plan
 
 

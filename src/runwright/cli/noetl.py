@@ -50,15 +50,19 @@ def _line(finding: NoetlFinding) -> str:
 
 def _events(file: Path) -> Iterator[Any]:
     text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    if not text.strip():
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "There are no events in it.")
+    where = "This"
     try:
         if text.lstrip()[:1] == b"[":
             yield from msgspec.json.decode(text, type=list[Any])
-        else:
-            for line in text.splitlines():
-                if line.strip():
-                    yield msgspec.json.decode(line)
+            return
+        for number, line in enumerate(text.split(b"\n"), 1):
+            where = f"Line {number}"
+            if line.strip():
+                yield msgspec.json.decode(line)
     except msgspec.DecodeError as error:
-        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"This is not JSON: {error}.") from None
+        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"{where} is not JSON: {error}.") from None
 
 
 noetl_command.add_command(_check)

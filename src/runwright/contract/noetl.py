@@ -9,7 +9,7 @@ import msgspec
 
 from .catalog import CATALOG, Role
 from .events import RunEventRecord
-from .paths import EntityPath, parse_path
+from .paths import EntityPath, parse_path, signal_path
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 """What a type may be called."""
@@ -59,6 +59,10 @@ class NoetlEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     payload: dict[str, Any] = {}
 
 
+SIGNAL = signal_path("")
+"""How the paths of signals begin: they are about the whole run, and no step of it."""
+
+
 def dotted_name(event_type: str) -> str:
     """The name of a type in the model; one from elsewhere keeps its own."""
     known = CATALOG.get(event_type)
@@ -85,8 +89,9 @@ def noetl_event(record: RunEventRecord) -> dict[str, Any]:
     """One record, as the model has it."""
     name = dotted_name(record.event_type)
     entity = name.partition(".")[0]
-    entity = entity if entity in ENTITIES else "step" if record.step_id else "playbook"
-    place = parse_path(record.step_id) if record.step_id is not None else None
+    is_of_step = record.step_id is not None and not record.step_id.startswith(SIGNAL)
+    entity = entity if entity in ENTITIES else "step" if is_of_step else "playbook"
+    place = parse_path(record.step_id) if is_of_step and record.step_id is not None else None
     payload: dict[str, Any] = dict(record.payload or {})
     event: dict[str, Any] = {
         "event_id": record.foreign_event_id or record.event_id,
@@ -163,7 +168,7 @@ def _entity_id(entity: str, record: RunEventRecord, place: EntityPath | None) ->
 def _parent_id(entity: str, record: RunEventRecord, place: EntityPath | None) -> str | None:
     """Who it belongs to: execution, workflow, step, iteration, task, in this order."""
     if place is None:
-        return None if entity == "playbook" else record.run_id
+        return None if entity == "playbook" and record.step_id is None else record.run_id
     if place.task is not None and entity in ("policy", "result"):
         return task_run_id(place)
     if place.task is not None and place.indexes:

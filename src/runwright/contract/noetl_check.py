@@ -177,8 +177,8 @@ class NoetlChecker:
 
     def _causes(self, run: _Run, name: str, event: dict[str, Any]) -> None:
         run.known |= {event["execution_id"], str(event.get("workflow_run_id"))}
+        run.routed = run.routed or name in _OF_PLAYBOOKS
         if name == "workflow.started":
-            run.routed = True
             entry = _part(event, "payload", "meta").get("entry")
             if isinstance(entry, str):
                 run.tokens[entry] += 1
@@ -288,7 +288,7 @@ class NoetlChecker:
             self._tell("NOT_STARTED", "A loop began in a step that had not started.")
         step.loop = "started"
 
-    def _iteration(self, _run: _Run, step: _Step, event: dict[str, Any]) -> None:
+    def _iteration(self, run: _Run, step: _Step, event: dict[str, Any]) -> None:
         key, verb = str(event.get("iteration_id")), event["event_type"].rpartition(".")[2]
         before = step.iterations.get(key)
         if step.loop != "started":
@@ -298,6 +298,8 @@ class NoetlChecker:
         elif verb == "started":
             if before == "started":
                 self._tell("STARTED_TWICE", "The iteration has started before.")
+            elif before is None and run.routed:
+                self._tell("NOT_SCHEDULED", "The iteration started without being scheduled.")
             step.iterations[key] = "started"
         else:
             if before != "started":
@@ -371,4 +373,12 @@ def _task(event: dict[str, Any]) -> str:
 
 
 _MUST = ("playbook.request.evaluated", "playbook.started", "workflow.started")
+_OF_PLAYBOOKS = frozenset(
+    {
+        *("playbook.request.evaluated", "workflow.started", "workflow.finished", "playbook.processed"),
+        *("policy.admit.evaluated", "policy.task.evaluated", "next.evaluated"),
+        *("task.started", "task.done", "task.failed"),
+    }
+)
+"""Whoever says one of these runs a playbook, and must say all that the model asks for."""
 _MUST_AT_END = ("workflow.finished", "playbook.processed")

@@ -14,6 +14,7 @@ import msgspec
 from .catalog import CATALOG
 from .envelope import LEGACY
 from .errors import ErrorCode, RunwrightError
+from .noetl import SIGNAL
 from .paths import RESERVED, EntityPath
 from .timestamps import from_micros, is_utc
 
@@ -143,6 +144,8 @@ class NoetlReader:
         entity = str(document.get("entity_type") or dotted.partition(".")[0])
         name = document.get("entity_id")
         name = name if isinstance(name, str) and name else None
+        if name is not None and name.startswith(SIGNAL):
+            return name
         if entity in ("playbook", "workflow") or (name is None and not document.get("step_run_id")):
             return None
         step, task = self._step(run_id, document), _task(entity, name, document)

@@ -15,6 +15,9 @@ MOST_JUMPS = 10_000
 MOST_VISITS = 10_000
 """Visits of one step in a run."""
 
+LARGEST_SET = 256 * 1024
+"""Bytes that one decision may set in `ctx` and `iter`, or pass on along arcs: they are in its event."""
+
 
 class Do(StrEnum):
     """What a policy makes of a task's outcome."""
@@ -138,6 +141,7 @@ class Arc(Part, frozen=True):
     step: str
     when: str | bool | None = None
     args: dict[str, Any] = {}
+    set_ctx: dict[str, Any] = {}  # when it fires
 
 
 class AdmitRule(Part, frozen=True):

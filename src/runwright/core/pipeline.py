@@ -10,7 +10,7 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
-from runwright.contract.playbook import Do, Rule, Spacing, Task
+from runwright.contract.playbook import LARGEST_SET, Do, Rule, Spacing, Task
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.resultref import ResultAddress, result_address
 from runwright.contract.timestamps import from_micros
@@ -228,6 +228,7 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
     rule = rules[index]
     visit = _visit(decider, place)
     ctx, own = fill(rule.set_ctx, scope), fill(rule.set_iter, scope)
+    check_size("What this rule sets", ctx, own)
     if (conflict := _conflict(station, place, visit, ctx)) is not None:
         return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=conflict)
     verdict = Verdict(index, {"do": rule.do}, rule.do, ctx, own)
@@ -238,6 +239,15 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
     if verdict.do is Do.FAIL:
         verdict.error = _error(pipe.ended)
     return verdict
+
+
+def check_size(what: str, *values: Any) -> None:
+    """Refuse to put into an event what would not fit there."""
+    if any(values) and (size := len(msgspec.json.encode(values))) > LARGEST_SET:
+        raise RunwrightError(
+            ErrorCode.PAYLOAD_TOO_LARGE,
+            f"{what} has {size:,} bytes, and may have {LARGEST_SET:,}. Leave it a result, and read it by its name.",
+        )
 
 
 def _visit(decider: Decider, place: EntityPath) -> Visit:

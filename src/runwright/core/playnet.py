@@ -97,7 +97,7 @@ def _station(node: Node, route: Route, queue_of: QueueOf) -> Station:
         nodes,
         inputs={task.label: _mentions(task.inputs) for task in route.tasks},
         rules={task.label: _mentions([_texts(rule) for rule in task.rules or ()]) for task in route.tasks},
-        arcs=_mentions([route.set_ctx, [(_condition(arc.when), arc.args) for arc in route.arcs]]),
+        arcs=_mentions([route.set_ctx, [(_condition(arc.when), arc.args, arc.set_ctx) for arc in route.arcs]]),
         loop=_mentions(None if route.loop is None else [route.loop.items, route.loop.max_in_flight]),
         admit=_mentions([_condition(rule.when) for rule in route.admit]),
         queue=next((node.queue for node in nodes.values()), None),

@@ -48,6 +48,7 @@ class PlayScope:
             if name in self._net.stations and (stored := self._work.results.get(name)) is not None:
                 scope[name] = self._result(name, stored, mentions[name])
         scope.update(workload=workload, ctx=self._play.ctx, args=args, execution_id=self._run.run_id)
+        scope.setdefault("input", args)
         return scope
 
     def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None) -> Any:
@@ -73,6 +74,7 @@ class PlayScope:
         if "_prev" in mentions:
             scope["_prev"] = self._values.view(pipe.previous, mentions["_prev"])
         scope["iter"] = self.iteration(station, place, pipe)
+        scope.setdefault("step", pipe.iter)
         return scope
 
     def _manifest(self, gathering: Gathering) -> Any:

@@ -24,6 +24,8 @@ class Token(msgspec.Struct, frozen=True):
     """A step is to be visited."""
 
     args: dict[str, Any]
+    event: str | None = None  # what led here
+    source: str | None = None  # at which step
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -134,7 +136,7 @@ def note_play(work: Workings, event: FoldableEvent) -> None:
     if event.event_type == "WorkflowStarted":
         started = read_payload(payloads.WorkflowStarted, event)
         if started.entry is not None:
-            work.play = PlayWork(ctx=dict(started.ctx or {}), tokens={started.entry: [Token({})]})
+            work.play = PlayWork(ctx=dict(started.ctx or {}), tokens={started.entry: [Token({}, "workflow.started")]})
         return
     play, handler = work.play, _NOTES.get(event.event_type)
     if play is not None and event.event_type.startswith("Task") and may_name(event, b"artifactRefs"):
@@ -282,8 +284,10 @@ def _next(_work: Workings, play: PlayWork, place: EntityPath, event: FoldableEve
     if payload.ctx:
         play.ctx.update(payload.ctx)
         play.changes += 1
+    name = "loop.done" if visit is None or visit.ended is None else visit.ended  # a loop is routed before it ends
     for arc in selected:
-        play.tokens.setdefault(str(arc.get("step")), []).append(Token(arc.get("args") or {}))
+        token = Token(arc.get("args") or {}, name, place.step)
+        play.tokens.setdefault(str(arc.get("step")), []).append(token)
     if visit is None:
         return
     visit.is_routed = True

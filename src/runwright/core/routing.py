@@ -19,7 +19,7 @@ from .draft import Draft
 from .expressions import fill, is_true
 from .node import Node
 from .offering import Offers
-from .pipeline import judge, next_label, start_task, task_path
+from .pipeline import check_size, judge, next_label, start_task, task_path
 from .playnet import Playnet, Station
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
@@ -349,12 +349,17 @@ class Router:
                     continue
                 if arc.when is None or is_true(arc.when, scope):
                     args = {"args": fill(arc.args, scope)} if arc.args else {}
+                    if arc.set_ctx:
+                        payload["ctx"] = {**payload.get("ctx", {}), **fill(arc.set_ctx, scope)}
                     matched.append({"step": arc.step} | ({} if arc.when is None else {"when": arc.when}))
                     selected.append({"step": arc.step, **args})
                     if route.mode is Mode.EXCLUSIVE:
                         break
+            check_size("What the arcs of this step pass on", [arc["args"] for arc in selected if "args" in arc])
+            check_size("What this step sets in ctx", payload.get("ctx"))
         except RunwrightError as error:
             selected.clear()
+            payload.pop("ctx", None)
             payload["error"] = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
         if not selected and route.arcs and self._net.playbook.no_next_is_error and "error" not in payload:
             message = "None of its arcs matches, and the playbook says that this is an error."
@@ -390,8 +395,10 @@ class Router:
         rule: int | None = None
         allow, error = True, None
         try:
+            check_size("What the arcs to this step pass on", args)
             if station.route.admit:
                 scope = decider.scope.of_step(station.admit, args)
+                scope["event"] = _cause(tokens)
                 for index, each in enumerate(station.route.admit):
                     if each.when is None or is_true(each.when, scope):
                         rule, allow = index, each.allow
@@ -468,6 +475,12 @@ class Router:
     @property
     def is_at_work(self) -> bool:
         return bool(self.under_way())
+
+
+def _cause(tokens: list[Token]) -> dict[str, Any]:
+    """What brought a step the token that it is judged for."""
+    last = tokens[-1] if tokens else Token({})
+    return {"name": last.event, "step": last.source, "payload": {}}
 
 
 def _unbegun(decider: Decider) -> list[str]:

@@ -35,9 +35,10 @@ class Fields:
         path = self.path if name is None else (*self.path, name)
         self._findings.error(path, self._code, sentence, on_key=on_key)
 
-    def refuse_unknown(self, known: Collection[str], owner: str) -> None:
+    def refuse_unknown(self, known: Collection[str], owner: str, but: Collection[str] = ()) -> None:
+        """`but`: these are refused elsewhere, with a sentence of their own."""
         for name in self._data:
-            if name not in known:
+            if name not in known and name not in but:
                 advice = did_you_mean(name, known) or f" It has {', '.join(known)}."
                 self.wrong(name, f"{owner} has no field {name!r}.{advice}", on_key=True)
 

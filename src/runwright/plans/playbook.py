@@ -49,7 +49,12 @@ def read_playbook(
     """The plan, or None if errors were found."""
     top = Fields(data, (), PLAN, findings)
     _refuse_gone(top, data)
-    top.refuse_unknown([*ROOT, *GONE], "A playbook")
+    top.refuse_unknown(ROOT, "A playbook", but=GONE)
+    if top.raw("kind") != "Playbook":
+        top.wrong("kind" if "kind" in top else None, "A playbook says so: `kind: Playbook`.")
+    if "keychain" in top:
+        sentence = "`keychain` is not looked at: credentials are named by `auth`, and come from where secrets do."
+        findings.warning(("keychain",), sentence)
     version = top.text("apiVersion")
     if version not in VERSIONS:
         top.wrong("apiVersion" if version else None, f"`apiVersion` is one of {', '.join(VERSIONS)}.")
@@ -166,7 +171,7 @@ class _Reader:
         if name in NO_NAMES:
             fields.wrong("step", f"{name!r} means something else in expressions. Call the step otherwise.")
         _refuse_gone(fields, data)
-        fields.refuse_unknown([*STEP_FIELDS, *GONE], "A step")
+        fields.refuse_unknown(STEP_FIELDS, "A step", but=GONE)
         if "tool" not in fields and "next" not in fields:
             fields.wrong(None, "A step has a `tool`, a `next`, or both.")
         settings = fields.part("spec")
@@ -199,9 +204,13 @@ class _Reader:
             return join, FailureMode.FAIL_FAST, None, ()
         policy.refuse_unknown(("admit", "lifecycle", "failure"), "The policy of a step")
         failure = policy.part("failure")
+        if failure is not None:
+            failure.refuse_unknown(("mode",), "`failure`")
         mode = FailureMode.FAIL_FAST if failure is None else failure.choice("mode", FailureMode.FAIL_FAST)
         lifecycle = policy.part("lifecycle")
         timeout = None
+        if lifecycle is not None:
+            lifecycle.refuse_unknown(("timeout_s",), "`lifecycle`")
         if lifecycle is not None and "timeout_s" in lifecycle:
             timeout = lifecycle.duration("timeout_s", 1.0)
             if timeout <= 0:
@@ -301,12 +310,18 @@ class _Reader:
         fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
         when = checked_condition(self._in_todays_words(fields), (*path, "when"), self._findings)
         args: dict[str, Any] = {}
+        set_ctx: dict[str, Any] = {}
         for name in ("args", "input", "set"):
-            given_args = fields.mapping(name)
-            if given_args is not None:
-                check_texts(given_args, (*path, name), self._findings)
-                args |= {key.removeprefix("args."): value for key, value in given_args.items()}
-        return make_part(Arc, step=str(fields.raw("step")), when=when, args=args)
+            for key, value in (fields.mapping(name) or {}).items():
+                check_texts(value, (*path, name, key), self._findings)
+                scope, _, rest = key.partition(".")
+                if name == "set" and scope == "ctx" and rest:
+                    set_ctx[rest] = value
+                elif name == "set" and scope == "iter" and rest:
+                    fields.wrong(name, f"An arc sets `ctx.name` or an argument; {key!r} belongs to an iteration.")
+                else:
+                    args[rest if scope in ("args", "step") and rest else key] = value
+        return make_part(Arc, step=str(fields.raw("step")), when=when, args=args, set_ctx=set_ctx)
 
     def _in_todays_words(self, arc: Fields) -> Any:
         """The condition of an arc; what older playbooks call the end of a step is what it is called today."""
@@ -329,6 +344,8 @@ class _Reader:
             spec.refuse_unknown(known, "The spec of the executor")
             entry = self._named(spec, "entry_step") or entry
             final = self._named(spec, "final_step")
+            if any(step.step_id == final and step.route is not None and step.route.arcs for step in steps):
+                spec.wrong("final_step", f"The final step is the last: {final!r} has a `next`, which leads on from it.")
             strict = spec.flag("no_next_is_error", False)
         self._warn_unreached(steps, entry, final)
         ctx = self._top.mapping("ctx") or {}

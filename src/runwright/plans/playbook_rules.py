@@ -108,6 +108,8 @@ def read_rules(policy: Any, path: Path, labels: Collection[str], findings: Findi
             findings.error(where, STEP, "A rule says what to do: `then: {do: continue}`, retry, jump, break or fail.")
             continue
         rules.append(_rule(when, then, (*where, "then"), labels, findings))
+        if "else" in given and at + 1 < len(policy["rules"]):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            findings.error(where, STEP, "`else` comes last: the rules after it would never be looked at.")
     if rules and all(rule.when is not None for rule in rules):
         findings.warning(path, "When none of these rules matches, the pipeline continues. Say so with a last `else`.")
     return tuple(rules)

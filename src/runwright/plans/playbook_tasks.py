@@ -107,7 +107,7 @@ class TaskReader:
             given += [self._labelled(item, (*path, at)) for at, item in enumerate(cast("list[Any]", tool))]
         else:
             self._findings.error(path, STEP, "`tool` is a mapping with a `kind`, or a list of such.")
-        labels = [self._label(label, data, step, len(given)) for label, data, _ in given]
+        labels = [self._label(label, data, step, at, len(given)) for at, (label, data, _) in enumerate(given, 1)]
         tasks: list[Task] = []
         for label, (_, data, where) in zip(labels, given, strict=True):
             if labels.count(label) > 1:
@@ -126,13 +126,13 @@ class TaskReader:
                 return label, data, (*path, label)
         return None, cast("Any", item), path
 
-    def _label(self, label: str | None, data: Any, step: str, count: int) -> str:
+    def _label(self, label: str | None, data: Any, step: str, at: int, count: int) -> str:
         named = cast("dict[str, Any]", data).get("name") if isinstance(data, dict) else None
         if isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == "workbook":
             named = None  # there it is the task of the workbook that is named
         own = cast("dict[str, Any]", data).get("label") if isinstance(data, dict) else None
         found = label or own or named
-        return found if isinstance(found, str) and found else (step if count == 1 else "task")
+        return found if isinstance(found, str) and found else (step if count == 1 else f"task_{at}")
 
     def _task(self, label: str, data: Any, path: Path, labels: Collection[str]) -> Task | None:
         if not isinstance(data, dict):
@@ -147,8 +147,7 @@ class TaskReader:
                 fields.wrong(name, f"`{name}` is gone: a task's policy says what its outcome means.", on_key=True)
         kind = fields.text("kind")
         if kind not in KINDS:
-            known = f"There is no kind {kind!r}.{did_you_mean(kind, KINDS)}" if kind else "A task has a `kind`:"
-            fields.wrong("kind" if kind else None, f"{known} It is one of {', '.join(KINDS)}.")
+            fields.wrong("kind" if kind else None, _no_kind(kind))
             return None
         return self._known(label, kind, fields, labels)
 
@@ -213,7 +212,10 @@ class TaskReader:
         merged.pop("input", None)
         merged.pop("name", None)
         inner = Fields(merged, path, STEP, self._findings)
-        return self._known(label, str(there["kind"]), inner, labels) if there["kind"] in KINDS else None
+        if there["kind"] not in KINDS:
+            inner.wrong("kind", _no_kind(str(there["kind"])))
+            return None
+        return self._known(label, str(there["kind"]), inner, labels)
 
     def _args(self, fields: Fields) -> dict[str, Any]:
         return {**(fields.mapping("args") or {}), **(fields.mapping("input") or {})}
@@ -265,8 +267,8 @@ class TaskReader:
         body = next((fields.raw(name) for name in bodies if name in fields), None)
         if body is None and args and str(inputs.get("method", "GET")).upper() not in ("GET", "HEAD"):
             body = args
-        elif args and not query:
-            inputs["query"] = args
+        elif args:
+            inputs["query"] = {**args, **query}
         if isinstance(body, str) and not any_expression(body):
             inputs["body"] = body
         elif body is not None:
@@ -394,6 +396,11 @@ class TaskReader:
         where = {"ref": ref} if ref is not None else {} if path is None else {"path": path}
         inherit = {"inherit": True} if fields.flag("inherit", False) else {}
         return _Own(SUB_PLAN, {**where, "params": given, **inherit})
+
+
+def _no_kind(kind: str | None) -> str:
+    known = f"There is no kind {kind!r}.{did_you_mean(kind, KINDS)}" if kind else "A task has a `kind`:"
+    return f"{known} It is one of {', '.join(KINDS)}."
 
 
 def _laid_over(parts: list[Any]) -> Any:

@@ -104,7 +104,8 @@ def _next(route: Route) -> dict[str, Any] | None:
 
 
 def _arc(arc: Arc) -> dict[str, Any]:
-    return {"step": arc.step, **_given(when=arc.when, args=dict(arc.args) or None)}
+    settings = {f"ctx.{name}": value for name, value in arc.set_ctx.items()}
+    return {"step": arc.step, **_given(when=arc.when, args=dict(arc.args) or None, set=settings or None)}
 
 
 def _task(task: Task) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from runwright.contract.errors import STORE_CODES, RunwrightError
+from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.results.encoding import encode_result
@@ -180,5 +180,5 @@ def _said_by_step(error: StepError) -> Outcome:
 
 
 def _said_by_us(error: RunwrightError) -> Outcome:
-    retryable = error.code in STORE_CODES
+    retryable = error.code in STORE_CODES or error.code == ErrorCode.REFERENCE_NOT_AVAILABLE
     return Outcome(error=ErrorInfo(error.code, storable(error.detail), retryable=retryable, category="system"))

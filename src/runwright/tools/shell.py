@@ -69,9 +69,15 @@ class _Tail:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+        self._size = 0
+
+    @property
+    def is_cut(self) -> bool:
+        return self._size > TAIL
 
     def add(self, data: bytes) -> None:
         self._kept += data
+        self._size += len(data)
         if len(self._kept) <= 2 * TAIL:
             return
         body = len(self._kept) - (1 if self._kept.endswith(b"\n") else 0)
@@ -98,7 +104,7 @@ def _result(out: _Tail) -> Any:
             return msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):
             pass
-    return {"exitCode": 0, "stdout": out.text()}
+    return {"exitCode": 0, "stdout": out.text(), **({"truncated": True} if out.is_cut else {})}
 
 
 def _failed(status: int, last_line: str) -> StepError:
