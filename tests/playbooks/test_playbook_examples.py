@@ -49,6 +49,11 @@ async def test_control_flow_where_it_is_hot(tmp_path: Path) -> None:
 
 
 async def test_pagination(tmp_path: Path) -> None:
+    found = await played(tmp_path, "pagination")
+    assert found == {"rows": [{"orders": 6, "pages": 3}], "row_count": 1}
+
+
+async def test_pagination_of_an_api_elsewhere(tmp_path: Path) -> None:
     with flaky_server() as server:
         found = await played(tmp_path, "pagination", f"api={server.url}/pages")
     assert found == {"rows": [{"orders": 6, "pages": 3}], "row_count": 1}
