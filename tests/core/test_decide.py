@@ -571,3 +571,16 @@ def test_whoever_takes_over_decides_the_same(data: st.DataObject) -> None:
             assert done[0] == done[1]
         else:
             assert one.decide() == other.decide()
+
+
+def test_whoever_takes_over_names_the_same_cause() -> None:
+    """What failed first is the cause, also to somebody who saw neither failure happen."""
+    play = graph(step("a"), step("b"), step("c"), on_failure=OnFailure.CONTINUE)
+    play.decide()
+    play.end("b", error=BROKEN)
+    play.now += 1000
+    play.end("a", error=BROKEN)
+    play.restore()
+    play.end("c")
+    failed = next(made for made in play.drafts if made.event_type == "RunFailed")
+    assert b'"rootCause":{"stepId":"b"' in failed.raw_payload

@@ -31,11 +31,17 @@ def finish_if_done(decider: Decider, room: Room) -> None:
         return
     if steps_scheduled(decider) or (not decider.halted and (work.retry_at or marking.has_ready())):
         return
-    first = decider.net.nodes[next(iter(marking.failed))].step.step_id
+    first = _first_failed(decider)
     skip_the_rest(decider, "RUN_FAILED", "The run failed before this step could start.")
     error = decider.state.steps[first].error
     cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
     decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+
+
+def _first_failed(decider: Decider) -> str:
+    """By the log, so that whoever takes the run over names the same cause."""
+    names = [decider.net.nodes[index].step.step_id for index in sorted(decider.marking.failed)]
+    return min(names, key=lambda name: decider.state.steps[name].completed_at or "")
 
 
 def skip_the_rest(decider: Decider, code: str, reason: str) -> None:

@@ -82,7 +82,7 @@ class Marking:
         self._turn = 0 if net.plan.order is Order.SEQUENTIAL else size  # all before it are done with
         self._goes_on_in_order = net.plan.order is Order.SEQUENTIAL and net.plan.on_failure is OnFailure.CONTINUE
         self.open = size
-        self.failed: dict[int, None] = {}  # for good, in the order in which they failed
+        self.failed: dict[int, None] = {}  # for good
         self._ready: dict[StepClass, list[int]] = {step_class: [] for step_class in StepClass}
         for node in net.nodes:
             if not self.remaining[node.index] and node.index <= self._turn:

@@ -63,11 +63,14 @@ class Playnet:
         self.stores = frozenset(task.result.store.kind for task in tasks if task.result.store.kind is not None)
         self.results = frozenset(self.stations) if final is None else frozenset({final})
         """The steps that may give the run its result."""
-        forward = forward_arcs(self.playbook.entry, targets_of(plan))
+        self.place = {name: place for place, name in enumerate(self.stations)}
+        """The order in which steps are declared."""
+        sources: dict[str, list[str]] = {name: [] for name in self.stations}
+        for source, target in forward_arcs(self.playbook.entry, targets_of(plan)):
+            sources[target].append(source)
         for name, station in self.stations.items():
-            sources = [source for source, target in forward if target == name]
-            if len(sources) > 1 and station.route.join is Join.BARRIER:
-                station.waits_for = _ancestors(name, forward)
+            if len(sources[name]) > 1 and station.route.join is Join.BARRIER:
+                station.waits_for = _ancestors(name, sources)
 
 
 class Passing(msgspec.Struct, frozen=True):
@@ -160,13 +163,12 @@ def forward_arcs(entry: str, targets: dict[str, list[str]]) -> list[tuple[str, s
     return forward
 
 
-def _ancestors(name: str, forward: list[tuple[str, str]]) -> frozenset[str]:
+def _ancestors(name: str, sources: dict[str, list[str]]) -> frozenset[str]:
     found: set[str] = set()
     frontier = [name]
     while frontier:
-        target = frontier.pop()
-        for source, to in forward:
-            if to == target and source not in found:
+        for source in sources[frontier.pop()]:
+            if source not in found:
                 found.add(source)
                 frontier.append(source)
     return frozenset(found)

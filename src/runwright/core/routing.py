@@ -373,7 +373,8 @@ class Router:
         if not play.tokens or self._failures():
             return
         live = {*play.tokens, *(path.partition("@")[0] for path in play.visits)}
-        for name, station in self._net.stations.items():  # in the order of their declaration
+        for name in sorted(play.tokens, key=self._net.place.__getitem__):
+            station = self._net.stations[name]
             while (tokens := play.tokens.get(name)) and self._may_start(name, station, live):
                 taken = tokens[:1] if station.route.join is Join.ANY else list(tokens)
                 if not self._admit(station, name, taken):
