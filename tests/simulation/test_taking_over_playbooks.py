@@ -81,7 +81,9 @@ class Hands:
                 break
             for digest in decider.missing:
                 decider.values.at_hand.add(digest, msgspec.json.decode(self.kept[digest]), len(self.kept[digest]))
-        told = [(made.step_id or "", made.event_type, made.logical_attempt_id, made.raw_payload) for made in self.log[said:]]
+        told = [
+            (made.step_id or "", made.event_type, made.logical_attempt_id, made.raw_payload) for made in self.log[said:]
+        ]
         return sorted(told, key=lambda each: each[0])
 
     def end(self, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None) -> None:

@@ -17,6 +17,7 @@ from runwright.control.operations import Operations
 from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
 from runwright.results.tiers import MemoryTier, in_memory
+from runwright.runtimes import driver
 from runwright.runtimes.dispatch import queues_of
 from runwright.runtimes.engine import Engine, EngineSettings
 from runwright.runtimes.executor import Outcome, Work
@@ -219,6 +220,7 @@ class World:
         self.has_workers = self.dice.random() < 0.4
         self.losses = self.dice.choice((0.0, 0.1, 0.3))
         self.left_alone = self.dice.random() < 0.4
+        self.slice = self.dice.choice((1, 4, 1000))  # events an append, where there are many
         self.crew: Crew | None = None
         self.tier = FlakyTier(self)
         self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
@@ -232,9 +234,11 @@ class World:
 
     def run(self, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
         loop = VirtualLoop()
+        usual, driver.SLICE = driver.SLICE, self.slice
         try:
             return loop.run_until_complete(self._main(loop, work))
         finally:
+            driver.SLICE = usual
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()

@@ -147,6 +147,7 @@ class PolicyAdmitEvaluated(SnakePayload, frozen=True):
     allow: bool | None = None
     matched_rule_index: int | None = None
     error: ErrorInfo | None = None
+    tokens: int | None = None  # how many of those that wait were judged
 
 
 class PolicyTaskEvaluated(SnakePayload, frozen=True):

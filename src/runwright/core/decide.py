@@ -123,6 +123,12 @@ class Decider:
         elif event_type == "LoopIterationFailed":
             self.failed_iterations.append(made)
 
+    def seam(self) -> None:
+        """Whoever finds the log ending here goes on alike. Much that was decided at once is appended in parts that end
+        at such places, and nowhere else."""
+        if self._drafts:
+            self._drafts[-1].is_whole = True
+
     def take(self) -> tuple[list[Draft], dict[str | Spot, bytes]]:
         """Everything drafted since the last time, and the values that must be put aside first."""
         drafts, self._drafts = self._drafts, []
@@ -297,6 +303,7 @@ class Decider:
                 self.missing[missing.digest] = missing.ref
                 left.append(index)
             self.settle()
+            self.seam()
         for index in left:
             self.marking.make_ready(index)
 

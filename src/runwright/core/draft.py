@@ -20,6 +20,7 @@ class Draft(msgspec.Struct, gc=False):
     engine_attempt_id: int
     run_seq: int = 0  # not known yet
     schema_version: int | None = None
+    is_whole: bool = False  # what was decided up to here stands by itself: an append may end with it
 
 
 def draft(

@@ -58,3 +58,4 @@ def skip_the_rest(decider: Decider, code: str, reason: str) -> None:
         else:
             why = payloads.StepSkipped(code, reason)
         decider.say("StepSkipped", node.step.step_id, 1, why)
+        decider.seam()

@@ -139,6 +139,7 @@ def _hand_out(decider: Decider, node: Node, loop: LoopWork, room: Room) -> None:
             return
         _begin(decider, node, path, 1, index)
         loop.next_index += 1
+        decider.seam()
 
 
 def _begin(decider: Decider, node: Node, path: str, attempt: int, index: int) -> None:

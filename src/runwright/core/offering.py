@@ -76,6 +76,7 @@ class Offers:
             start_task(decider, station, place, self._play.pipes[key], place.task, worker)
         else:
             decider.say("TaskAttemptStarted", path, attempt, payloads.TaskStarted(worker))
+        decider.seam()
         return True
 
     def _is_open(self, station: Station, place: EntityPath, attempt: int) -> bool:

@@ -74,6 +74,7 @@ def task_ended(
         _add_to_manifest(decider, task, place, attempt)
     else:
         decider.say("TaskFailed", path, attempt, {**payload, "error": error})
+    decider.seam()
 
 
 def _keep(decider: Decider, task: Task, place: EntityPath, attempt: int, body: bytes) -> Kept:

@@ -80,6 +80,13 @@ class Visit(msgspec.Struct):
     written: dict[str, tuple[int, ...]] = {}  # which iteration wrote which key of `ctx`
 
 
+class Denied(msgspec.Struct, frozen=True):
+    """Tokens that were not admitted: they are judged again when `ctx` has changed, or others have come."""
+
+    changes: int  # how far `ctx` was
+    tokens: int  # the last so many of those that wait
+
+
 class PlayWork(msgspec.Struct):
     ctx: dict[str, Any] = {}
     changes: int = 0  # of `ctx`
@@ -87,7 +94,7 @@ class PlayWork(msgspec.Struct):
     counts: dict[str, int] = {}  # visits so far
     visits: dict[str, Visit] = {}  # those under way, by path
     pipes: dict[str, Pipe] = {}
-    denied: dict[str, int] = {}  # steps whose token was not admitted, and how far `ctx` was
+    denied: dict[str, Denied] = {}  # steps with tokens that were not admitted
     admissions: dict[str, int] = {}  # how often each visit was judged
     unhandled: dict[str, ErrorInfo | None] = {}  # failures that no arc took up
     final: str | None = None  # the path of the final step's visit
@@ -151,10 +158,13 @@ def _admitted(_work: Workings, play: PlayWork, place: EntityPath, event: Foldabl
     judged = read_payload(payloads.PolicyAdmitEvaluated, event)
     if judged.error is not None:
         play.unhandled[str(place)] = judged.error
-    if judged.allow is False:
-        play.denied[place.step] = play.changes
-    else:
-        play.denied.pop(place.step, None)
+    if judged.allow is not False:
+        return
+    waiting, before = play.tokens.get(place.step, []), play.denied.get(place.step)
+    count = len(waiting) if judged.tokens is None else judged.tokens
+    waiting[:] = waiting[count:] + waiting[:count]  # the others have their turn
+    so_far = before.tokens if before is not None and before.changes == play.changes else 0
+    play.denied[place.step] = Denied(play.changes, so_far + count)
 
 
 def _scheduled(_work: Workings, play: PlayWork, place: EntityPath, event: FoldableEvent) -> None:
@@ -286,8 +296,9 @@ def _next(_work: Workings, play: PlayWork, place: EntityPath, event: FoldableEve
         play.changes += 1
     name = "loop.done" if visit is None or visit.ended is None else visit.ended  # a loop is routed before it ends
     for arc in selected:
-        token = Token(arc.get("args") or {}, name, place.step)
-        play.tokens.setdefault(str(arc.get("step")), []).append(token)
+        target = str(arc.get("step"))
+        play.tokens.setdefault(target, []).append(Token(arc.get("args") or {}, name, place.step))
+        play.denied.pop(target, None)
     if visit is None:
         return
     visit.is_routed = True

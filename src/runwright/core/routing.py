@@ -113,6 +113,7 @@ class Router:
                 is_done = False
             if not is_done:
                 touched[key] = None
+            self._decider.seam()
 
     # Pipelines
 
@@ -231,6 +232,7 @@ class Router:
                 self._decider.look_at_retry(path)
                 return
             self._decider.say("TaskAttemptStarted", path, pipe.attempt + 1, payloads.TaskStarted())
+            self._decider.seam()
 
     def inputs(self, node: Node, path: str) -> Any:
         """What a task is given, with expressions filled in."""
@@ -379,15 +381,20 @@ class Router:
                 taken = tokens[:1] if station.route.join is Join.ANY else list(tokens)
                 if not self._admit(station, name, taken):
                     break
+                self._decider.seam()
 
     def _may_start(self, name: str, station: Station, live: set[str]) -> bool:
-        play = self._play
-        if name == self._net.playbook.final_step or play.denied.get(name) == play.changes:
+        if name == self._net.playbook.final_step or self._is_denied(name):
             return False
         return not station.waits_for & live
 
+    def _is_denied(self, name: str) -> bool:
+        """Whether all its tokens were judged, and nothing has changed since."""
+        denied, play = self._play.denied.get(name), self._play
+        return denied is not None and denied.changes == play.changes and denied.tokens >= len(play.tokens.get(name, ()))
+
     def _admit(self, station: Station, name: str, tokens: list[Token], *, final: bool = False) -> bool:
-        """Judge whether a step may be visited, and if so commit its token."""
+        """Judge whether a step may be visited, and if so commit its token. False if that cannot be said yet."""
         decider, play = self._decider, self._play
         number = play.counts.get(name, 0) + 1
         path = str(EntityPath(name, number))
@@ -413,10 +420,10 @@ class Router:
         if number > MOST_VISITS:
             message = f"The step was visited {MOST_VISITS:,} times already; the playbook seems to go round in a circle."
             allow, error = False, ErrorInfo("VISIT_LIMIT", message, retryable=False, category="plan")
-        judged = payloads.PolicyAdmitEvaluated(allow, rule, error)
+        judged = payloads.PolicyAdmitEvaluated(allow, rule, error, None if allow else len(tokens))
         decider.say("PolicyAdmitEvaluated", path, ordinal, judged)
         if not allow:
-            return False
+            return True
         queue = station.queue if station.route.loop is None else None
         committed = payloads.StepScheduled(queue, args or None, len(tokens), final or None)
         decider.say("StepScheduled", path, 1, committed)
@@ -441,7 +448,7 @@ class Router:
         failures = self._failures()
         final = self._net.playbook.final_step
         waiting = [name for name in play.tokens if name != final]
-        if not failures and not waiting and final is not None and play.final is None:
+        if not failures and not waiting and final is not None and play.final is None and not self._is_denied(final):
             return self._admit(self._net.stations[final], final, play.tokens.get(final, []), final=True)
         took = decider.since(decider.state.summary.started_at)
         if failures:

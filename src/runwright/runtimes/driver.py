@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runwright.engine")
 
-SLICE = 1000  # events an append: more would keep everybody else waiting
+SLICE = 1000  # events an append, or a little more: very many would keep everybody else waiting
 STORE_CODES_TO_WAIT_FOR = frozenset(
     {
         ErrorCode.STORE_UNAVAILABLE,
@@ -44,8 +44,6 @@ STORE_CODES_TO_WAIT_FOR = frozenset(
     }
 )
 STEPS = frozenset({"StepStarted", "LoopIterationStarted"})
-TASKS = frozenset({"TaskStarted", "TaskAttemptStarted"})
-"""What is carried out: the steps of a plan, the tasks of a playbook."""
 CLOSING = frozenset({"StepCompleted", "StepFailed", "NextEvaluated", "RunCompleted", "RunFailed", "RunCancelled"})
 NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
 
@@ -85,7 +83,6 @@ class RunDriver:
         self._armed: int | None = None
         self._stopping: Stop | None = None
         self._is_over = False
-        self._launches = STEPS if net.routes is None else TASKS
 
     @property
     def about(self) -> dict[str, Any]:
@@ -216,16 +213,31 @@ class RunDriver:
     def _carry_out(self, drafts: list[Draft]) -> None:
         """They are durable: let the steps run."""
         for made in drafts:
-            if made.event_type in self._launches:
+            if self._is_launch(made):
                 self.launcher.launch(made.step_id or "", made.logical_attempt_id)
-            elif made.event_type in CLOSING and self.net.routes is not None and self.net.routes.passing:
-                self._tidy(made)
             elif made.event_type == "RunDrainTimedOut":
                 alert = _drain_alert(self.run, self.decider)
                 logger.warning("Run %s: %s", self.run.run_id, alert.detail, extra=self.about)
                 self.engine.alert(alert)
             elif made.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (made.raw_payload or b""):
                 self.engine.alert(_stop_alert(self.run, made))
+
+    def _is_launch(self, made: Draft) -> bool:
+        """Whether something is carried out from here on: a step of a plan; a task's only try, or each."""
+        routes = self.net.routes
+        if routes is None:
+            return made.event_type in STEPS
+        if made.event_type != "TaskStarted":
+            return made.event_type == "TaskAttemptStarted"
+        place = parse_path(made.step_id or "")
+        return place is not None and routes.stations[place.step].tasks[place.task or ""].rules is None
+
+    def _tidy_after(self, drafts: list[Draft]) -> None:
+        """All of it is in the log, so nobody who takes over has to look at them again."""
+        if self.net.routes is not None and self.net.routes.passing:
+            for made in drafts:
+                if made.event_type in CLOSING:
+                    self._tidy(made)
 
     def _tidy(self, made: Draft) -> None:
         """Delete results that were only wanted until now. What is left behind by a crash is found by `prune`."""
@@ -279,8 +291,10 @@ class RunDriver:
 
     async def _append(self, drafts: list[Draft], facts: list[Fact]) -> bool:
         """Append, in slices if there is much. False if the log had moved on, and all was folded anew."""
-        while drafts:
-            part, drafts = drafts[:SLICE], drafts[SLICE:]
+        begin = 0
+        while begin < len(drafts):
+            end = _end_of_slice(drafts, begin)
+            part, begin = drafts[begin:end], end
             events = [self.registry.event(made) for made in part]
             try:
                 await self._offer(events)
@@ -296,6 +310,7 @@ class RunDriver:
                     return False
                 raise
             self._carry_out(part)
+        self._tidy_after(drafts)
         return True
 
     async def _offer(self, events: list[Prepared]) -> None:
@@ -403,3 +418,12 @@ def _stop_alert(run: RunIdentity, processed: Draft) -> Alert:
         run_id=run.run_id,
         subject=processed.step_id or "",
     )
+
+
+def _end_of_slice(drafts: list[Draft], begin: int) -> int:
+    """A slice ends where a decision does: somebody else may have to go on from there."""
+    if len(drafts) - begin <= SLICE:
+        return len(drafts)
+    most = begin + SLICE
+    ends = (*range(most, begin, -1), *range(most + 1, len(drafts)))
+    return next((end for end in ends if drafts[end - 1].is_whole), len(drafts))
