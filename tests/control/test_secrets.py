@@ -81,6 +81,23 @@ async def test_the_step_itself_gets_the_value(tmp_path: Path) -> None:
     assert (tmp_path / "seen").read_text() == VALUE
 
 
+async def test_data_that_looks_like_a_reference_is_data() -> None:
+    """Or whoever answers a request could choose which of our secrets the next request carries."""
+    steps = [
+        {"id": "a", "python": {"code": "{'secret': 'DB_PASSWORD'}"}},
+        {
+            "id": "b",
+            "python": {"code": "str(p)", "args": {"p": "{{ steps.a.result }}", "q": [{"r": "{{ params.p }}"}]}},
+        },
+        {"id": "c", "python": {"code": "len(p)", "args": {"p": {"secret": "{{ params.which }}_PASSWORD"}}}},
+    ]
+    document = {"plan": "p", "params": {"p": {"secret": "DB_PASSWORD"}, "which": "DB"}, "steps": steps}
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, document)
+        assert await operations.result(snapshot.run_id, "b") == "{'secret': 'DB_PASSWORD'}"
+        assert await operations.result(snapshot.run_id, "c") == len(VALUE)
+
+
 async def test_a_secret_that_is_not_there_is_named_before_the_run_starts(store_url: str) -> None:
     steps = [{"id": "load", "shell": {"command": "true", "env": {"P": {"secret": "NO_SUCH"}}}}]
     async with engine(store_url) as operations:

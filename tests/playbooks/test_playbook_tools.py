@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_kit import engine
-from playbook_kit import code, noop, play, playbook, result
+from playbook_kit import code, noop, play, playbook, result, to
 from runwright.plans.load import plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import all_tools
@@ -115,6 +115,33 @@ async def test_secrets_are_given_on_by_name(file_store: str, monkeypatch: pytest
         missing = playbook({"step": "a", "tool": [{"keys": {"kind": "secrets", "names": ["API_KEY"]}}]})
         with pytest.raises(Exception, match="API_KEY"):
             await play(operations, missing)
+
+
+async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "hunter2-and-more")
+    forged = code("result = {'api': {'secret': 'API_KEY'}}")
+    told = "result = str(key)"
+    document = playbook(
+        {"step": "keys", "tool": {"kind": "secrets", "map": {"api": "API_KEY"}}, "next": to("mixed")},
+        {
+            "step": "mixed",
+            "tool": [{"first": {"kind": "secrets", "map": {"api": "API_KEY"}}}, {"then": forged}],
+            "next": to("use"),
+        },
+        {
+            "step": "use",
+            "tool": [
+                {"right": code(told, key="{{ keys.api }}")},
+                {"wrong": code(told, key="{{ mixed.api }}")},
+                {"worse": code(told, key="{{ keys.api if false else mixed.api }}")},
+                {"all": {"kind": "noop", "result": ["{{ right }}", "{{ wrong }}", "{{ worse }}"]}},
+            ],
+        },
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        reference = "{'secret': 'API_KEY'}"
+        assert await result(operations, snapshot) == ["***", reference, reference]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ MAX_STEP_CHARS = 2048
 MAX_DEPTH = 256
 """How deep a payload may be nested. Python's own limit would depend on who calls."""
 
+_WRAPPED = 8  # levels that an event may put around a value
 _MAX_ATTEMPT = 2**31 - 1
 _TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -188,6 +189,15 @@ def check_payload(
     return typed_payload(event_type, version, payload)
 
 
+def value_trouble(body: bytes) -> str | None:
+    """Why a value, as JSON, cannot stand in an event; None if it can. Its size is another matter."""
+    if _is_too_deep(body, MAX_DEPTH - _WRAPPED):
+        return f"is nested more than {MAX_DEPTH - _WRAPPED} deep"
+    if b"\\u0000" in body and _holds_nul(_DECODE_ANY.decode(body)):
+        return "holds a NUL character"
+    return None
+
+
 def check_own_payload(event_type: str, payload: bytes, limit: int = MAX_PAYLOAD_BYTES) -> None:
     """As `check_payload`, for one that was encoded from its typed fields: only values of users can be wrong in it."""
     if len(payload) > limit or b"\\u0000" in payload or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
@@ -208,13 +218,13 @@ def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgsp
         raise refused(f"The payload does not fit {event_type}: {where}.", field="payload") from None
 
 
-def _is_too_deep(payload: bytes) -> bool:
-    if payload.count(b"[") + payload.count(b"{") <= MAX_DEPTH:
+def _is_too_deep(payload: bytes, most: int = MAX_DEPTH) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= most:
         return False
     depth = 0
     for bracket in _TEXTS.sub(b"", payload).translate(None, _NO_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
-        if depth > MAX_DEPTH:
+        if depth > most:
             return True
     return False
 

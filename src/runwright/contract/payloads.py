@@ -258,6 +258,7 @@ class RunEnded(Payload, frozen=True):
     root_cause: RootCause | None = None
     error: ErrorInfo | None = None
     artifact_refs: list[ArtifactRef] | None = None
+    artifacts_left_out: int | None = None  # how many more there are
     duration_ms: float | None = None
 
 

@@ -15,6 +15,8 @@ MOST_JUMPS = 10_000
 MOST_VISITS = 10_000
 """Visits of one step in a run."""
 
+SECRETS = "noetl.secrets"
+"""The kind of the tasks that give references to secrets."""
 LARGEST_SET = 256 * 1024
 """Bytes that one decision may set in `ctx` and `iter`, or pass on along arcs: they are in its event."""
 

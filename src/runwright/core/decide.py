@@ -16,6 +16,7 @@ from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.keys import RUN
+from runwright.contract.paths import parse_path
 from runwright.contract.plan import OnFailure, Retry
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
@@ -233,6 +234,15 @@ class Decider:
         if self.router is None:
             return self.values.inputs(node, **more)
         return self.router.inputs(node, path)
+
+    def written(self, node: Node) -> dict[str, Any]:
+        """The same as they were written."""
+        return self.values.written(node)
+
+    def handed_on(self, path: str) -> frozenset[str]:
+        """The names under which a task finds references to secrets that others made sure of."""
+        place = None if self.router is None else parse_path(path)
+        return frozenset() if place is None else self.station(place.step).handed_on
 
     def time_for(self, node: Node, path: str) -> float | None:
         """Seconds that it may take."""

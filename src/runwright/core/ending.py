@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from runwright.contract import payloads
 from runwright.contract.plan import OnFailure
+from runwright.contract.refs import ArtifactRef
 
 from .asking import close_approval, stop_waiting
 from .handing import steps_scheduled
@@ -13,6 +16,9 @@ from .room import Room
 
 if TYPE_CHECKING:
     from .decide import Decider
+
+
+LARGEST_LIST = 512 * 1024  # bytes of artifacts in a run's end
 
 
 def finish_if_done(decider: Decider, room: Room) -> None:
@@ -25,7 +31,7 @@ def finish_if_done(decider: Decider, room: Room) -> None:
     took = decider.since(summary.started_at)
     if not marking.open and not marking.failed and not work.retry_at:
         artifacts = [artifact for cell in decider.state.steps.values() for artifact in cell.artifacts]
-        decider.end_run("RunCompleted", payloads.RunEnded(artifact_refs=artifacts or None, duration_ms=took))
+        decider.end_run("RunCompleted", completed(artifacts, took))
         return
     if not marking.failed or decider.net.plan.on_failure is OnFailure.WAIT:
         return
@@ -36,6 +42,20 @@ def finish_if_done(decider: Decider, room: Room) -> None:
     error = decider.state.steps[first].error
     cause = payloads.RootCause(first, *((None, None) if error is None else (error.code, error.message)))
     decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+
+
+def completed(artifacts: list[ArtifactRef], took_ms: float | None) -> payloads.RunEnded:
+    """A good end, with what was made on the way; where that is too much for an event, its steps' ends have the rest."""
+    listed, size = 0, 0
+    for artifact in artifacts:
+        size += len(msgspec.json.encode(artifact)) + 1
+        if size > LARGEST_LIST:
+            break
+        listed += 1
+    left_out = len(artifacts) - listed
+    return payloads.RunEnded(
+        artifact_refs=artifacts[:listed] or None, artifacts_left_out=left_out or None, duration_ms=took_ms
+    )
 
 
 def _first_failed(decider: Decider) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from runwright.contract import payloads
+from runwright.contract.envelope import value_trouble
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import LARGEST_SET, Do, Rule, Spacing, Task
@@ -20,13 +21,14 @@ from .keeping import Kept, keep
 from .loopwork import CTX_CONFLICT
 from .playnet import Station
 from .playscope import later_spelling
-from .playwork import Ended, Pipe, Visit, pipe_key, size_of
+from .playwork import Pipe, Visit, pipe_key, size_of
 
 if TYPE_CHECKING:
     from .decide import Decider
 
 LONGEST_DELAY = 7 * 24 * 3600.0
 MOST_ATTEMPTS = 10_000
+LARGEST_HELPER = 32 * 1024  # bytes
 
 
 def task_path(place: EntityPath, label: str, visit: int) -> str:
@@ -73,7 +75,7 @@ def task_ended(
         decider.say("TaskDone", path, attempt, payload)
         _add_to_manifest(decider, task, place, attempt)
     else:
-        decider.say("TaskFailed", path, attempt, {**payload, "error": error})
+        decider.say("TaskFailed", path, attempt, {**payload, "error": _error(outcome)})
     decider.seam()
 
 
@@ -128,11 +130,11 @@ def _outcome(
     elif "result" in facts:
         body = msgspec.json.encode(facts.pop("result"))
     for name in ("http", "pg", "py"):
-        if isinstance(part := facts.get(name), dict):
+        if (part := _helper(facts.get(name))) is not None:
             outcome[name] = part
     if error is not None:
         outcome["error"] = {
-            "kind": facts.get("kind") or error.category,
+            "kind": facts["kind"] if isinstance(facts.get("kind"), str) else error.category,
             "retryable": error.retryable,
             "code": error.code,
             "message": error.message,
@@ -141,6 +143,17 @@ def _outcome(
             outcome["error"]["retry_after"] = wait
     outcome["meta"] = {"attempt": attempt, "duration_ms": took_ms}
     return outcome, body
+
+
+def _helper(part: Any) -> dict[str, Any] | None:
+    """What a policy is told beside the outcome, if it can stand in an event. A tool may say anything."""
+    if not isinstance(part, dict):
+        return None
+    given = cast("dict[str, Any]", part)
+    body = msgspec.json.encode(given)
+    if len(body) > LARGEST_HELPER:
+        given = {name: value for name, value in given.items() if isinstance(value, int | bool)}
+    return None if value_trouble(body) is not None else given
 
 
 class _Answer(msgspec.Struct):
@@ -229,7 +242,7 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
     rule = rules[index]
     visit = _visit(decider, place)
     ctx, own = fill(rule.set_ctx, scope), fill(rule.set_iter, scope)
-    check_size("What this rule sets", ctx, own)
+    check_said("What this rule sets", ctx, own)
     if (conflict := _conflict(station, place, visit, ctx)) is not None:
         return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=conflict)
     verdict = Verdict(index, {"do": rule.do}, rule.do, ctx, own)
@@ -238,17 +251,22 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
     elif rule.do is Do.RETRY:
         _retry(decider, pipe, rule, scope, verdict)
     if verdict.do is Do.FAIL:
-        verdict.error = _error(pipe.ended)
+        verdict.error = _error(pipe.ended.outcome)
     return verdict
 
 
-def check_size(what: str, *values: Any) -> None:
-    """Refuse to put into an event what would not fit there."""
-    if any(values) and (size := len(msgspec.json.encode(values))) > LARGEST_SET:
+def check_said(what: str, *values: Any) -> None:
+    """Refuse to put into an event what cannot stand there."""
+    if not any(values):
+        return
+    body = msgspec.json.encode(values)
+    if len(body) > LARGEST_SET:
         raise RunwrightError(
             ErrorCode.PAYLOAD_TOO_LARGE,
-            f"{what} has {size:,} bytes, and may have {LARGEST_SET:,}. Leave it a result, and read it by its name.",
+            f"{what} has {len(body):,} bytes, and may have {LARGEST_SET:,}. Leave it a result and read it by its name.",
         )
+    if (trouble := value_trouble(body)) is not None:
+        raise RunwrightError(ErrorCode.RESULT_NOT_STORABLE, f"{what} {trouble}.")
 
 
 def _visit(decider: Decider, place: EntityPath) -> Visit:
@@ -291,19 +309,20 @@ def _number(given: Any, scope: dict[str, Any], name: str, least: float, most: fl
     value = evaluate(given, scope) if isinstance(given, str) else given
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1.0
     if not least <= number <= most:
         raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"`{name}` must be a number from {least:g} to {most:g}.")
     return number
 
 
-def _error(ended: Ended) -> ErrorInfo:
-    error: dict[str, Any] = ended.outcome.get("error") or {}
+def _error(outcome: dict[str, Any]) -> ErrorInfo:
+    """How a step says that its task failed, with a policy or without."""
+    error: dict[str, Any] = outcome.get("error") or {}
     return ErrorInfo(
         str(error.get("code") or "TASK_FAILED"),
         str(error.get("message") or "Its policy says that the task failed."),
-        retryable=False,
+        retryable=bool(error.get("retryable")),
         category=str(error.get("kind") or "user"),
     )
 

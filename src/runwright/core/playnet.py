@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import ExecutionPlan, Step
-from runwright.contract.playbook import Join, Playbook, Route, Rule, Scope, Task
+from runwright.contract.playbook import SECRETS, Join, Playbook, Route, Rule, Scope, Task
 
 from .expressions import any_expression, condition_text, mentioned_fields, mentioned_names
 from .node import Node, QueueOf, names_secret, nowhere
@@ -31,6 +31,7 @@ class Station(msgspec.Struct):
     loop: Mentions
     admit: Mentions
     queue: str | None  # where workers find its first task, with which a visit or an iteration begins
+    handed_on: frozenset[str] = frozenset()  # names under which its tasks find references to secrets
     waits_for: frozenset[str] = frozenset()  # steps from which a token could still come to its barrier
 
     @property
@@ -63,6 +64,10 @@ class Playnet:
         self.stores = frozenset(task.result.store.kind for task in tasks if task.result.store.kind is not None)
         self.results = frozenset(self.stations) if final is None else frozenset({final})
         """The steps that may give the run its result."""
+        givers = {name for name, station in self.stations.items() if _is_secrets(*station.route.tasks)}
+        for station in self.stations.values():
+            own = {label for label, task in station.tasks.items() if _is_secrets(task)}
+            station.handed_on = frozenset(givers - station.tasks.keys() - plan.params.keys() | own)
         self.place = {name: place for place, name in enumerate(self.stations)}
         """The order in which steps are declared."""
         sources: dict[str, list[str]] = {name: [] for name in self.stations}
@@ -71,6 +76,10 @@ class Playnet:
         for name, station in self.stations.items():
             if len(sources[name]) > 1 and station.route.join is Join.BARRIER:
                 station.waits_for = _ancestors(name, sources)
+
+
+def _is_secrets(*tasks: Task) -> bool:
+    return bool(tasks) and all(task.kind == SECRETS for task in tasks)
 
 
 class Passing(msgspec.Struct, frozen=True):

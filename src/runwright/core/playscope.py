@@ -107,7 +107,8 @@ class PlayScope:
     def outcome(self, mentions: Mentions, ended: Ended) -> dict[str, Any]:
         """What a task's policy sees. What there is none of is there all the same, and empty."""
         value = self._values.of(ended.result) if _reads_result(mentions) else None
-        return {"result": value, "data": value, **_NO_PARTS, **ended.outcome, "status": ended.status}
+        parts: dict[str, Any] = {name: {**none, **(ended.outcome.get(name) or {})} for name, none in _NO_PARTS.items()}
+        return {"result": value, "data": value, **parts, "status": ended.status}
 
 
 def _reads_result(mentions: Mentions) -> bool:
@@ -141,7 +142,7 @@ def later_spelling(outcome: dict[str, Any]) -> dict[str, Any]:
     """The outcome as `output`: there, what the web answers has finer kinds, and `data` is what was sent back."""
     status: Any = outcome["http"]["status"]
     error: dict[str, Any] = outcome["error"]
-    if status is None:
+    if not isinstance(status, int):
         return outcome
     value: Any = outcome["data"]
     data: Any = value["data"] if isinstance(value, dict) and "data" in value else value  # pyright: ignore[reportUnknownVariableType]

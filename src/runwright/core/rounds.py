@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runwright.contract import payloads
+from runwright.contract.envelope import value_trouble
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.plan import StepClass
@@ -46,12 +47,14 @@ def start_rounds(decider: Decider, station: Station, path: str, args: dict[str, 
         if not isinstance(items, list):
             raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"loop.in needs a list; this is {type(items).__name__}.")
         limit = _limit(loop.max_in_flight, scope) if loop.parallel else 1
+        body = msgspec.json.encode(items)
+        if (trouble := value_trouble(body)) is not None:
+            raise RunwrightError(ErrorCode.RESULT_NOT_STORABLE, f"loop.in {trouble}.")
     except RunwrightError as error:
         decider.say("StepStarted", path, 1, payloads.StepStarted())
         decider.fail(path, 1, error.code, error.detail)
         return
     decider.say("StepStarted", path, 1, payloads.StepStarted())
-    body = msgspec.json.encode(items)
     name, where = placed("items", body, decider.blobs)
     if name == "itemsRef":
         decider.values.at_hand.add(msgspec.json.decode(where)["sha256"], items, len(body))
@@ -63,7 +66,7 @@ def _limit(given: int | str, scope: dict[str, Any]) -> int:
     value = evaluate(given, scope) if isinstance(given, str) else given
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = 0
     if not 1 <= number <= MOST_IN_FLIGHT:
         raise RunwrightError(

@@ -16,10 +16,11 @@ from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode, Jo
 from runwright.contract.refs import ErrorInfo
 
 from .draft import Draft
+from .ending import completed
 from .expressions import fill, is_true
 from .node import Node
 from .offering import Offers
-from .pipeline import check_size, judge, next_label, start_task, task_path
+from .pipeline import check_said, judge, next_label, start_task, task_path
 from .playnet import Playnet, Station
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
@@ -357,8 +358,8 @@ class Router:
                     selected.append({"step": arc.step, **args})
                     if route.mode is Mode.EXCLUSIVE:
                         break
-            check_size("What the arcs of this step pass on", [arc["args"] for arc in selected if "args" in arc])
-            check_size("What this step sets in ctx", payload.get("ctx"))
+            check_said("What the arcs of this step pass on", [arc["args"] for arc in selected if "args" in arc])
+            check_said("What this step sets in ctx", payload.get("ctx"))
         except RunwrightError as error:
             selected.clear()
             payload.pop("ctx", None)
@@ -403,7 +404,7 @@ class Router:
         rule: int | None = None
         allow, error = True, None
         try:
-            check_size("What the arcs to this step pass on", args)
+            check_said("What the arcs to this step pass on", args)
             if station.route.admit:
                 scope = decider.scope.of_step(station.admit, args)
                 scope["event"] = _cause(tokens)
@@ -458,8 +459,7 @@ class Router:
             message = f"Nothing goes on, and these steps wait to be admitted: {names}."
             path, error = waiting[0] if waiting else str(final), ErrorInfo("ADMISSION_DEADLOCK", message, False, "plan")
         else:
-            made = list(play.artifacts) or None
-            decider.end_run("RunCompleted", payloads.RunEnded(artifact_refs=made, duration_ms=took))
+            decider.end_run("RunCompleted", completed(list(play.artifacts), took))
             return False
         cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
         decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))

@@ -126,11 +126,15 @@ class Values:
 
     def inputs(self, node: Node, **more: Any) -> Any:
         """A step's inputs, overrides applied and expressions filled in."""
+        written = self.written(node)
+        if written is node.step.inputs and node.constant:
+            return fill(written, {})  # a copy: what the step does to it is its own business
+        return fill(written, self.scope(node, **more))
+
+    def written(self, node: Node) -> dict[str, Any]:
+        """A step's inputs as somebody wrote them: the plan's author, and whoever overrode some of them."""
         override = self._work.overrides.get(node.step.step_id)
-        if override is None and node.constant:
-            return fill(node.step.inputs, {})  # a copy: what the step does to it is its own business
-        raw = {**node.step.inputs, **(override or {})}
-        return fill(raw, self.scope(node, **more))
+        return node.step.inputs if override is None else {**node.step.inputs, **override}
 
     def items(self, node: Node) -> Any:
         """What a foreach step goes over."""

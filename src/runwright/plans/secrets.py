@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, cast
 
-from runwright.core.expressions import has_expression
+import msgspec
+
+from runwright.core.expressions import has_expression, mentioned_names
 
 from .problems import Path
 
@@ -78,16 +81,56 @@ def secret_refs(value: Any) -> Iterator[str]:
             yield from secret_refs(item)
 
 
-def with_secrets(value: Any, values: Mapping[str, str]) -> Any:
-    """A value with each `{secret: NAME}` in it replaced by what it stands for."""
-    if isinstance(value, dict):
-        mapping = cast("dict[str, Any]", value)
-        if is_secret_ref(mapping):
-            return values[mapping["secret"]]
-        return {key: with_secrets(item, values) for key, item in mapping.items()}
-    if isinstance(value, list | tuple):
-        return [with_secrets(item, values) for item in cast("list[Any]", value)]
-    return value
+class SecretPlace(msgspec.Struct, frozen=True, rename="camel"):
+    """Where in a step's inputs a secret belongs."""
+
+    path: tuple[str | int, ...]
+    name: str
+
+
+def secret_places(written: Any, filled: Any, handed_on: frozenset[str]) -> Iterator[SecretPlace]:
+    """The secrets in inputs whose expressions have been filled in: those that the plan itself names, and those that
+    an expression takes from what `secrets` tasks gave (`handed_on`: their names). Data that looks like a reference
+    is data: whoever sends it to us must not choose which secret it becomes."""
+    if isinstance(written, str):
+        names = mentioned_names(written)
+        if names and names <= handed_on:
+            yield from _places_in(filled, ())
+    elif is_secret_ref(written):
+        yield SecretPlace((), filled["secret"])
+    elif isinstance(written, dict):
+        for key, item in cast("dict[str, Any]", written).items():
+            yield from _below(key, secret_places(item, filled[key], handed_on))
+    elif isinstance(written, list | tuple):
+        for place, item in enumerate(cast("list[Any]", written)):
+            yield from _below(place, secret_places(item, filled[place], handed_on))
+
+
+def _places_in(value: Any, path: tuple[str | int, ...]) -> Iterator[SecretPlace]:
+    if is_secret_ref(value):
+        yield SecretPlace(path, value["secret"])
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            yield from _places_in(item, (*path, key))
+
+
+def _below(key: str | int, places: Iterator[SecretPlace]) -> Iterator[SecretPlace]:
+    return (SecretPlace((key, *place.path), place.name) for place in places)
+
+
+def with_secrets(filled: Any, places: Sequence[SecretPlace], values: Mapping[str, str]) -> Any:
+    """Inputs with each secret where it belongs."""
+    for place in places:
+        filled = _replaced(filled, place.path, values[place.name])
+    return filled
+
+
+def _replaced(value: Any, path: tuple[str | int, ...], secret: str) -> Any:
+    if not path:
+        return secret
+    inside: Any = copy(value)
+    inside[path[0]] = _replaced(inside[path[0]], path[1:], secret)
+    return inside
 
 
 def _names_a_secret(name: str) -> bool:

@@ -23,7 +23,7 @@ from runwright.core.node import Node
 from runwright.core.values import Missing
 from runwright.core.workings import checkpoint_owner
 from runwright.plans.known import SUB_PLAN
-from runwright.plans.secrets import secret_refs, with_secrets
+from runwright.plans.secrets import SecretPlace, secret_places, with_secrets
 from runwright.results.artifacts import ArtifactStore
 from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool
@@ -199,6 +199,7 @@ class Launcher:
         dispatch, decider, run = self._engine.dispatch, self._driver.decider, self._driver.run
         assert dispatch is not None
         assert node.queue is not None
+        inputs = decider.inputs(node, path, more)
         order = StepOrder(
             run_id=run.run_id,
             tenant_id=run.tenant_id,
@@ -207,7 +208,8 @@ class Launcher:
             attempt=attempt,
             engine_attempt=decider.engine_attempt,
             step=node.step,
-            inputs=decider.inputs(node, path, more),
+            inputs=inputs,
+            secrets=self._places(node, path, inputs),
             source=self._driver.source,
         )
         running = _Running(path, attempt, node, Lane.PROCESS, self._engine.clock.monotonic())
@@ -249,20 +251,26 @@ class Launcher:
                 f"This installation has no tool {node.step.kind!r}. Install it, and retry.",
             )
         filled = self._driver.decider.inputs(node, path, more)
-        named: list[str] = []
-        if node.secrets or node.step.step_id in self._driver.decider.work.overrides:
-            named = list(dict.fromkeys([*node.step.secret_refs, *secret_refs(filled)]))
+        places = self._places(node, path, filled)
+        named = list(dict.fromkeys([*node.step.secret_refs, *(place.name for place in places)]))
         secrets: Mapping[str, str] = {}
         if named:
             if (path, attempt) not in self._secrets:
                 raise _SecretsNeeded(named)
             secrets = self._secrets.pop((path, attempt))
-            filled = with_secrets(filled, secrets)
+            filled = with_secrets(filled, places, secrets)
         try:
             return tool, msgspec.convert(filled, tool.inputs), secrets
         except msgspec.ValidationError as error:
             detail = str(error) if not named else "a secret is not what the step takes there"
             raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, f"With its values filled in: {detail}.") from None
+
+    def _places(self, node: Node, path: str, filled: Any) -> list[SecretPlace]:
+        """Where secrets belong in a step's inputs."""
+        decider = self._driver.decider
+        if not node.secrets and node.step.step_id not in decider.work.overrides:
+            return []
+        return list(secret_places(decider.written(node), filled, decider.handed_on(path)))
 
     async def _get_secrets(self, path: str, attempt: int, names: list[str]) -> None:
         """Ask for secrets, which may take a while, then launch the step that needs them."""

@@ -15,6 +15,7 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.log.base import RunLog
+from runwright.plans.secrets import SecretPlace
 
 LEASE_SECONDS = 5.0
 STOP, KILL = 1, 2
@@ -49,6 +50,7 @@ class StepOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     engine_attempt: int
     step: Step
     inputs: dict[str, Any]
+    secrets: list[SecretPlace] = []
     restored: Any = None
     source: str | None = None
     """The file that the plan's code lies beside."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.contract.playbook import SECRETS
 
 from .base import Lane, StepContext
 
@@ -23,7 +24,7 @@ class PlaybookSecretsInputs(msgspec.Struct, frozen=True, rename="camel", forbid_
 
 
 class PlaybookSecretsTool:
-    kind = "noetl.secrets"
+    kind = SECRETS
     inputs = PlaybookSecretsInputs
     main_input = None
 

@@ -15,7 +15,7 @@ import msgspec
 from runwright.client.line import Line
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
-from runwright.plans.secrets import secret_refs, with_secrets
+from runwright.plans.secrets import with_secrets
 from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.runtimes.executor_work import Outcome, Work
 from runwright.runtimes.tasks import StepOrder, StepOutcome
@@ -55,13 +55,13 @@ class Job:
             )
         if order.source is not None and Path(order.source).exists():
             make_importable(str(Path(order.source).parent))
-        names = list(dict.fromkeys([*order.step.secret_refs, *secret_refs(order.inputs)]))
+        names = list(dict.fromkeys([*order.step.secret_refs, *(place.name for place in order.secrets)]))
         found: dict[str, str] = {}
         if names:
             found = dict(secrets.resolve(names, SecretContext(order.tenant_id, order.environment_id)))
             self._mask = Mask(found.values())
         try:
-            inputs = msgspec.convert(with_secrets(order.inputs, found), tool.inputs)
+            inputs = msgspec.convert(with_secrets(order.inputs, order.secrets, found), tool.inputs)
         except msgspec.ValidationError as error:
             detail = str(error) if not names else "a secret is not what the step takes there"
             raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, f"With its values filled in: {detail}.") from None
