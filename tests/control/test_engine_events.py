@@ -65,9 +65,9 @@ MAY_MISS: dict[str, set[str]] = {
     "RunPaused": {"reason"},
     "RunResumed": {"reason"},
     "RunDrainTimedOut": {"signalId"},  # no signal asked for it
-    "RunCompleted": {"reason", "signalId", "rootCause", "error", "artifactRefs"},
-    "RunFailed": {"reason", "signalId", "artifactRefs"},
-    "RunCancelled": {"reason", "rootCause", "error", "artifactRefs"},
+    "RunCompleted": {"reason", "signalId", "rootCause", "error", "artifactRefs", "artifactsLeftOut"},
+    "RunFailed": {"reason", "signalId", "artifactRefs", "artifactsLeftOut"},
+    "RunCancelled": {"reason", "rootCause", "error", "artifactRefs", "artifactsLeftOut"},
 }
 
 

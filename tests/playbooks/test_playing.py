@@ -454,6 +454,54 @@ async def test_the_final_step_runs_once_and_last(file_store: str) -> None:
     assert only(story, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
 
 
+@pytest.mark.parametrize(
+    ("condition", "code_"), [("false", "ADMISSION_DEADLOCK"), ("nothing.like.it", "EXPRESSION_ERROR")]
+)
+async def test_a_final_step_that_is_not_admitted_ends_the_run(file_store: str, condition: str, code_: str) -> None:
+    admit = {
+        "rules": [{"when": "{{ " + condition + " }}", "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]
+    }
+    document = playbook(
+        {"step": "a", "tool": noop()},
+        {"step": "z", "tool": noop(), "spec": {"policy": {"admit": admit}}},
+        executor={"spec": {"final_step": "z"}},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+    assert snapshot.status == "FAILED"
+    assert snapshot.root_cause is not None
+    assert snapshot.root_cause.code == code_
+    assert "StepScheduled z" not in story
+
+
+async def test_a_token_that_is_denied_does_not_stand_in_the_way_of_others(file_store: str) -> None:
+    admit = {
+        "rules": [
+            {"when": "{{ args.go or ctx.open | default(false) }}", "then": {"allow": True}},
+            {"else": {"then": {"allow": False}}},
+        ]
+    }
+    fan = {
+        "spec": {"mode": "inclusive"},
+        "arcs": [{"step": "x", "args": {"go": go, "n": n}} for n, go in enumerate((False, True))],
+    }
+    document = playbook(
+        {"step": "a", "next": fan},
+        {
+            "step": "x",
+            "join": "any",
+            "tool": noop("{{ args.n }}"),
+            "spec": {"policy": {"admit": admit}},
+            "set": {"ctx.open": "{{ args.go }}"},
+        },
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == 0  # the denied one had its turn once `ctx` had changed
+    assert [line for line in story if line.startswith("StepScheduled x")] == ["StepScheduled x", "StepScheduled x@2"]
+
+
 async def test_a_failure_goes_where_an_arc_takes_it(file_store: str) -> None:
     bad = {"step": "a", "tool": code("1 / 0")}
     caught = {"arcs": [{"step": "never"}, {"step": "mend", "when": "{{ event.name == 'step.failed' }}"}]}
@@ -540,3 +588,66 @@ async def test_a_step_has_its_time(file_store: str) -> None:
         for tool in (slow, again):
             snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")
+
+
+async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> None:
+    """More than goes into one append: no task runs twice, whatever stands at the seam."""
+    told = tmp_path / "told"
+    script = "with open(told, 'a') as file: file.write(f'{n} {attempt}\\n')\nassert attempt > 1"
+    task = {
+        **code(script, told=str(told), n="{{ iter.n }}", attempt="{{ _attempt }}"),
+        "spec": rules(when("outcome.status == 'error'", "retry", attempts=2, delay=0)),
+    }
+    loop = {"in": "{{ range(300) | list }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 300}}
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, playbook({"step": "a", "loop": loop, "tool": task}))
+    assert snapshot.status == "COMPLETED"
+    assert sorted(told.read_text().split("\n")[:-1]) == sorted(
+        f"{n} {attempt}" for n in range(300) for attempt in (1, 2)
+    )
+
+
+def nested(value: Any, levels: int) -> Any:
+    return value if not levels else [nested(value, levels - 1)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"set_ctx": {"x": "{{ 'a\\u0000b' }}"}},
+        {"set_iter": {"x": nested("{{ outcome.result }}", 50)}},
+        {"attempts": "{{ 10 ** 400 }}"},
+        {"delay": "{{ 10 ** 400 }}"},
+    ],
+)
+async def test_what_cannot_stand_in_an_event_fails_its_task(file_store: str, values: dict[str, Any]) -> None:
+    given = {"delay": 0, "attempts": 2, **values} if {"attempts", "delay"} & values.keys() else values
+    policy = rules(otherwise("retry" if "delay" in given else "continue", **given))
+    deep = "result = 1\nfor _ in range(199): result = [result]"
+    document = playbook({"step": "a", "tool": [{"t": {**code(deep), "spec": policy}}]})
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+    assert snapshot.status == "FAILED", story
+    assert snapshot.root_cause is not None
+    assert snapshot.root_cause.code in ("RESULT_NOT_STORABLE", "EXPRESSION_ERROR")
+
+
+async def test_a_tool_may_say_anything_beside_its_error(file_store: str) -> None:
+    import runwright as rw
+
+    facts: list[dict[str, Any]] = [
+        {"http": {}},
+        {"http": {"status": "500"}},
+        {"kind": 7},
+        {"result": {"pad": "x" * 3_000_000}},
+    ]
+    facts += [{"http": {"status": 500, "headers": {"x": "y" * 3_000_000}}}, {"py": {"exception_type": "a\0b"}}]
+    for number, each in enumerate(facts):
+        script = f"import runwright as rw\nraise rw.StepError('X', 'm', **{each!r})"
+        for spec in ({}, {"spec": rules(when("output.http.status == 1", "continue"), otherwise("fail"))}):
+            async with engine(file_store) as operations:
+                snapshot, story = await play(operations, playbook({"step": "a", "tool": {**code(script), **spec}}))
+                assert snapshot.status == "FAILED", (number, story)
+                for record in await operations.log.read(snapshot.run_id):
+                    assert isinstance(record, rw.RunEventRecord)
+                    assert len(bytes(record.raw_payload)) < 70_000

@@ -308,6 +308,21 @@ async def test_a_step_log_that_cannot_be_written_does_not_stop_the_step(store: s
     assert snapshot.status == "COMPLETED"
 
 
+async def test_whoever_starts_a_run_is_told_when_the_lease_ends_meanwhile(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not cancelled, as if they had asked for that; and the same id again is the same run."""
+    document = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
+    async with troubled(store, monkeypatch, lease_ttl=0.5) as (operations, log):
+        log.trouble = lambda name, _: who_knows() if name in (*WRITES, "renew_lease") else None
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.start(operations.load(document), run_id="r")
+        assert caught.value.code in ("STORE_UNAVAILABLE", "LEASE_LOST")
+        log.trouble = lambda *_: None
+        await operations.start(operations.load(document), run_id="r")
+        assert (await operations.wait("r", 10)).status == "COMPLETED"
+
+
 async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_path: Path) -> None:
     """A process that was kept busy for too long does not know whether it still owns its runs; nobody else took them."""
     go = tmp_path / "go"

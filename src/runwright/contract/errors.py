@@ -79,6 +79,14 @@ class ErrorCode(StrEnum):
 
 
 STORE_CODES = frozenset(code for code in ErrorCode if code.startswith("STORE_")) - {ErrorCode.STORE_URL_INVALID}
+STORE_CODES_TO_WAIT_FOR = frozenset(
+    {
+        ErrorCode.STORE_UNAVAILABLE,
+        ErrorCode.STORE_FULL,
+        ErrorCode.STORE_READ_ONLY,
+        ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
+    }
+)
 """Codes that say the store could not be used at all (the command line exits with 3)."""
 
 

@@ -24,7 +24,7 @@ from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.expressions import has_expression, mentioned_steps
 from runwright.core.net import Net
-from runwright.core.refer import gathered_ref
+from runwright.core.refer import part_of
 from runwright.core.values import Missing, Values
 from runwright.log.arguments import not_found
 from runwright.log.base import RunLog
@@ -380,14 +380,19 @@ class Operations:
             try:
                 return values.result()
             except Missing as missing:
-                values.at_hand.add(missing.digest, await self._fetch(run_id, missing.ref), 0)
+                for digest, ref in missing.refs.items():
+                    values.at_hand.add(digest, await self._fetch(run_id, ref), 0)
 
     async def _fetch(self, run_id: str, reference: dict[str, Any]) -> Any:
         return msgspec.json.decode(await self.engine.results.get(run_id, reference))
 
     async def _gathered(self, run_id: str, part: Any) -> Any:
-        reference = gathered_ref(part)
-        return part if reference is None else await self._fetch(run_id, reference)
+        stored = part_of(part)
+        if stored is None:
+            return part
+        return (
+            msgspec.json.decode(stored.raw or b"null") if stored.ref is None else await self._fetch(run_id, stored.ref)
+        )
 
     # Signals
 

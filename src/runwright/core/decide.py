@@ -300,7 +300,7 @@ class Decider:
         try:
             self._start(node, attempt, signal)
         except Missing as missing:
-            self.missing[missing.digest] = missing.ref
+            self.missing |= missing.refs
             return False
         return True
 
@@ -310,7 +310,7 @@ class Decider:
             try:
                 self._start_or_skip(self.net.nodes[index], room)
             except Missing as missing:
-                self.missing[missing.digest] = missing.ref
+                self.missing |= missing.refs
                 left.append(index)
             self.settle()
             self.seam()

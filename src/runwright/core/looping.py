@@ -14,13 +14,15 @@ from runwright.contract.refs import ErrorInfo
 from .loopwork import DONE, FAILED, RUNNING, LoopWork, StoredResult
 from .node import Node
 from .reading import read_payload
-from .refer import placed
+from .refer import gathered_part, placed
 from .room import Room
 from .values import Missing
 from .waiting import TOO_LATE, may_retry
 
 if TYPE_CHECKING:
     from .decide import Decider
+
+_NO_RESULT = StoredResult()
 
 
 def start_loop(decider: Decider, node: Node, attempt: int, started: payloads.StepStarted | None) -> None:
@@ -60,7 +62,7 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
         try:
             _hand_out(decider, node, loop, room)
         except Missing as missing:
-            decider.missing[missing.digest] = missing.ref
+            decider.missing |= missing.refs
             continue
         except RunwrightError as error:  # what it goes over is gone
             if not loop.running:
@@ -181,12 +183,6 @@ def loop_error(loop: LoopWork) -> ErrorInfo:
 
 def gathered(loop: LoopWork) -> bytes:
     """The results of all iterations, in order. One that was put aside stays a reference."""
-    parts: list[bytes] = []
-    for index in range(loop.total):
-        stored = loop.results.get(index)
-        if stored is None or (stored.raw is None and stored.ref is None):
-            parts.append(b"null")
-        else:
-            parts.append(stored.raw if stored.raw is not None else msgspec.json.encode({"resultRef": stored.ref}))
+    parts = [gathered_part(loop.results.get(index, _NO_RESULT)) for index in range(loop.total)]
     assert all(state in (DONE, FAILED) for state in loop.states), "a loop ends when all of it has"
     return b"[" + b",".join(parts) + b"]"

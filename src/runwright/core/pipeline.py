@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from runwright.contract import payloads
 from runwright.contract.envelope import value_trouble
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
-from runwright.contract.playbook import LARGEST_SET, Do, Rule, Spacing, Task
+from runwright.contract.playbook import LARGEST_SET, Do, Rule, Scope, Spacing, Task
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.resultref import ResultAddress, result_address
 from runwright.contract.timestamps import from_micros
@@ -32,7 +33,7 @@ LARGEST_HELPER = 32 * 1024  # bytes
 
 
 def task_path(place: EntityPath, label: str, visit: int) -> str:
-    return str(msgspec.structs.replace(place, task=label, task_visit=visit))
+    return str(replace(place, task=label, task_visit=visit))
 
 
 # What a tool came to
@@ -82,7 +83,11 @@ def task_ended(
 def _keep(decider: Decider, task: Task, place: EntityPath, attempt: int, body: bytes) -> Kept:
     """Where the result goes; if elsewhere, it is put there before any of this is in the log."""
     address = ResultAddress(decider.run.run_id, place, attempt)
-    kept = keep(task.result, address, body, decider.net.store, decider.now)
+    keeping = task.result
+    if decider.work.is_child and keeping.store.scope is Scope.EXECUTION:
+        store = replace(keeping.store, scope=Scope.WORKFLOW)  # its parent reads the result once it has ended
+        keeping = replace(keeping, store=store)
+    kept = keep(keeping, address, body, decider.net.store, decider.now)
     if kept.ref is not None and kept.spot is not None:
         decider.blobs[kept.spot] = body
         decider.values.at_hand.add(kept.ref.meta.sha256, msgspec.json.decode(body), len(body))

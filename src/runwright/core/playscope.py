@@ -54,10 +54,7 @@ class PlayScope:
     def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None) -> Any:
         if self._net.stations[name].route.loop is None:
             return self._values.view(stored, fields)
-        value = self._values.of(stored)
-        if not isinstance(value, list):
-            return value
-        return [self._values.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+        return self._values.parts(self._values.of(stored))
 
     def of_pipe(self, mentions: Mentions, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
         """And the results of the tasks before, and the iteration."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -35,12 +35,27 @@ def placed_stored(stored: StoredResult) -> dict[str, Any]:
     return {"result": msgspec.Raw(stored.raw or b"null"), **extracted}
 
 
-def gathered_ref(part: Any) -> dict[str, Any] | None:
-    """The reference that stands for one of a loop's gathered results; None if it is the result itself."""
-    if not isinstance(part, dict) or part.keys() != {"resultRef"}:  # pyright: ignore[reportUnknownMemberType]
+_REF, _INLINE = "resultRef", "resultInline"
+_TOO_ALIKE = tuple(f'{{"{name}":'.encode() for name in (_REF, _INLINE))
+
+
+def gathered_part(stored: StoredResult) -> bytes:
+    """One of a loop's results in the list of all: itself, or a reference. A result that looks like one is wrapped."""
+    if stored.ref is not None:
+        return msgspec.json.encode({_REF: stored.ref})
+    raw = stored.raw or b"null"
+    return b'{"resultInline":' + raw + b"}" if raw.startswith(_TOO_ALIKE) else raw
+
+
+def part_of(part: Any) -> StoredResult | None:
+    """What such a part stands for; None if it is the result itself."""
+    if not isinstance(part, dict) or len(part) != 1:  # pyright: ignore[reportUnknownArgumentType]
         return None
-    ref: Any = part["resultRef"]  # pyright: ignore[reportUnknownVariableType]
-    return ref if isinstance(ref, dict) and is_reference(ref) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    mapping = cast("dict[str, Any]", part)
+    if _INLINE in mapping:
+        return StoredResult(msgspec.json.encode(mapping[_INLINE]))
+    ref = cast("dict[str, Any] | None", mapping.get(_REF) if isinstance(mapping.get(_REF), dict) else None)
+    return None if ref is None or not is_reference(ref) else StoredResult(ref=ref)
 
 
 def is_reference(ref: dict[str, Any]) -> bool:

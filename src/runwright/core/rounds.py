@@ -144,4 +144,4 @@ def own_results(decider: Decider, station: Station, end: LoopEnd) -> dict[str, A
     name = station.node.step.step_id
     if name not in station.arcs or end.gathered is None:
         return {}
-    return {name: [decider.values.part(part) for part in msgspec.json.decode(end.gathered)]}
+    return {name: decider.values.parts(msgspec.json.decode(end.gathered))}

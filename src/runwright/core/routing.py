@@ -110,7 +110,7 @@ class Router:
             try:
                 is_done = look(key, room)
             except Missing as missing:
-                self._decider.missing[missing.digest] = missing.ref
+                self._decider.missing |= missing.refs
                 is_done = False
             if not is_done:
                 touched[key] = None
@@ -416,7 +416,7 @@ class Router:
             allow = False
             error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
         except Missing as missing:
-            decider.missing[missing.digest] = missing.ref
+            decider.missing |= missing.refs
             return False
         if number > MOST_VISITS:
             message = f"The step was visited {MOST_VISITS:,} times already; the playbook seems to go round in a circle."

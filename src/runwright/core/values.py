@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,7 +16,7 @@ from .expressions import evaluate, fill, mentioned_steps
 from .loopwork import StoredResult
 from .net import Net
 from .node import Node
-from .refer import gathered_ref
+from .refer import part_of
 from .state import RunState
 from .workings import Workings
 
@@ -25,12 +25,11 @@ MOST_AT_HAND = 32 * 1024 * 1024
 
 
 class Missing(Exception):
-    """A value that was put aside is needed: fetch it and ask again."""
+    """Values that were put aside are needed: fetch them and ask again."""
 
-    def __init__(self, ref: dict[str, Any]) -> None:
-        super().__init__(ref)
-        self.ref = ref
-        self.digest = digest_in(ref)
+    def __init__(self, *refs: dict[str, Any]) -> None:
+        super().__init__(*refs)
+        self.refs = {digest_in(ref): ref for ref in refs}
 
 
 class AtHand:
@@ -75,10 +74,13 @@ class Values:
     def result(self) -> Any:
         """What the whole run gives back. Of a playbook: the result of its final step, or of the last that ended."""
         play = self._work.play
-        if play is not None:
+        if play is not None and self._net.routes is not None:
             name = (play.final or play.last or "").partition("@")[0]
             stored = self._work.results.get(name)
-            return None if stored is None else self.of(stored)
+            if stored is None:
+                return None
+            value = self.of(stored)
+            return value if self._net.routes.stations[name].route.loop is None else self.parts(value)
         result = self._net.plan.result
         return fill(result, self._scope(mentioned_steps([result])))
 
@@ -91,8 +93,8 @@ class Values:
             stored = self._work.results.get(name)
             value = None if stored is None else self.of(stored)
             node_of = self._net.node(name)
-            if node_of is not None and node_of.step.foreach is not None and isinstance(value, list):
-                value = [self.part(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+            if node_of is not None and node_of.step.foreach is not None:
+                value = self.parts(value)
             steps[name] = {"status": str(status), "result": value}
         return {"params": self._work.params, "steps": steps, "run": self._run}
 
@@ -121,8 +123,23 @@ class Values:
 
     def part(self, part: Any) -> Any:
         """One of a loop's gathered results: itself, or what its reference names."""
-        ref = gathered_ref(part)
-        return part if ref is None else self.of(StoredResult(ref=ref))
+        stored = part_of(part)
+        return part if stored is None else self.of(stored)
+
+    def parts(self, value: Any) -> Any:
+        """A loop's gathered results; all that must be fetched for that is asked for at once."""
+        if not isinstance(value, list):
+            return value
+        found: list[Any] = []
+        missing = Missing()
+        for part in cast("list[Any]", value):
+            try:
+                found.append(self.part(part))
+            except Missing as one:
+                missing.refs |= one.refs
+        if missing.refs:
+            raise missing
+        return found
 
     def inputs(self, node: Node, **more: Any) -> Any:
         """A step's inputs, overrides applied and expressions filled in."""

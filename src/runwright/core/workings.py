@@ -53,6 +53,7 @@ class Workings(msgspec.Struct):
     override_count: dict[str, int] = {}
     params_updates: int = 0
     play: PlayWork | None = None  # of a playbook
+    is_child: bool = False  # a task of another run
     parent_iter: dict[str, Any] | None = None  # the iteration that this run is a task of
 
     def note(self, event: FoldableEvent) -> None:
@@ -72,6 +73,7 @@ class Workings(msgspec.Struct):
 def _queued(work: Workings, event: FoldableEvent) -> None:
     payload = read_payload(payloads.RunQueued, event)
     work.params = payload.params or work.params
+    work.is_child = payload.parent_run_id is not None or work.is_child
     work.parent_iter = payload.parent_iter or work.parent_iter
 
 

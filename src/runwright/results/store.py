@@ -105,5 +105,7 @@ def name_in(ref: Mapping[str, Any]) -> str:
     return match[1]
 
 
-def not_available(detail: str) -> RunwrightError:
-    return RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"{detail}. Run the step again to make it anew.")
+def not_available(detail: str, *, passing: bool = False) -> RunwrightError:
+    """`passing`: it may well be there, and its store does not answer."""
+    advice = "Try again once it does" if passing else "Run the step again to make it anew"
+    return RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"{detail}. {advice}.", passing=passing)

@@ -85,7 +85,7 @@ class Tiers:
         except FileNotFoundError:
             raise not_available(f"The result is not in the store {read.store!r} any more{_because(read)}") from None
         except OSError as error:
-            raise not_available(f"The store {read.store!r} does not answer: {_why(error)}") from error
+            raise not_available(f"The store {read.store!r} does not answer: {_why(error)}", passing=True) from error
         body = packed if read.meta.compression == "none" else await asyncio.to_thread(_unpacked, packed, read)
         if body is None or sha256(body).hexdigest() != read.meta.sha256:
             raise not_available(f"The result in the store {read.store!r} is damaged: its content has changed")

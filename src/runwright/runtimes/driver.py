@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.paths import parse_path
 from runwright.contract.playbook import Scope
@@ -35,16 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("runwright.engine")
 
 SLICE = 1000  # events an append, or a little more: very many would keep everybody else waiting
-STORE_CODES_TO_WAIT_FOR = frozenset(
-    {
-        ErrorCode.STORE_UNAVAILABLE,
-        ErrorCode.STORE_FULL,
-        ErrorCode.STORE_READ_ONLY,
-        ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
-    }
-)
 STEPS = frozenset({"StepStarted", "LoopIterationStarted"})
 CLOSING = frozenset({"StepCompleted", "StepFailed", "NextEvaluated", "RunCompleted", "RunFailed", "RunCancelled"})
+UNSURE = "The lease ended while the run was being made. Ask again with the same id or key: it is made once."
 NO_LONGER_OURS = frozenset({ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED})
 
 
@@ -119,15 +112,16 @@ class RunDriver:
                     await self._sleep
         except Violation as violation:  # of the run itself: nothing can be said of it any more
             self.launcher.abandon()
+            self._not_created(violation)
             self._report(violation)
             self.engine.leave(self)
         except asyncio.CancelledError:
-            self.created.cancel()
+            self._not_created(RunwrightError(ErrorCode.STORE_UNAVAILABLE, UNSURE))
             raise
         except Exception as error:
             self.launcher.abandon()
             if not self.created.done():
-                self.created.set_exception(error)  # whoever wanted the run made is told
+                self._not_created(error)
             elif isinstance(error, RunwrightError) and error.code in NO_LONGER_OURS:
                 logger.warning("Run %s is left: %s", self.run.run_id, error, extra=self.about)
                 self.was_lost = True
@@ -140,6 +134,12 @@ class RunDriver:
             self._is_over = True
             for fact in (*self._under_way, *self._inbox):
                 fact.give_up(_left())
+
+    def _not_created(self, error: Exception) -> None:
+        """Whoever wanted the run made is told, if they are still there."""
+        if not self.created.done():
+            self.created.set_exception(error)
+            self.created.exception()
 
     async def apply_only(self) -> None:
         """Act on what was signalled, and carry nothing out."""
@@ -186,7 +186,7 @@ class RunDriver:
         if not self.created.done():
             self.created.set_result(None)
         if decider.missing or self.launcher.missing:
-            await self.launcher.fetch({**decider.missing, **self.launcher.missing})
+            await self.launcher.fetch()
             self._awake = True
         else:
             decider.values.at_hand.trim()

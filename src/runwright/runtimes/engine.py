@@ -255,7 +255,7 @@ class Engine:
         await self.keeper.ensure()  # a large plan may have kept us busy for longer than a lease lasts
         driver = RunDriver(self, net, decider, 0, self.keeper.fence, exists=False, source=started.source)
         self._drive(driver)
-        await driver.created
+        await asyncio.shield(driver.created)
 
     async def resume(self, run_id: str) -> bool:
         """Take a run up where its log says it is. False if it has ended; RUN_OWNED if a live process drives it."""
@@ -336,7 +336,7 @@ class Engine:
             self._broken(driver, error)
         elif driver.status in ENDED:
             self._finished(run_id, driver)
-        elif run_id not in self._parked and not driver.created.cancelled():
+        elif run_id not in self._parked:
             if driver.was_lost:
                 self.lookout.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
             self._left(run_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runwright.engine")
 
+STORE_PAUSE = 0.5  # seconds until a store that does not answer is asked again
 STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 
 
@@ -141,7 +142,7 @@ class Launcher:
             return
         except Missing as missing:
             self._waiting.append((path, attempt))
-            self.missing[missing.digest] = missing.ref
+            self.missing |= missing.refs
             return
         except (RunwrightError, StepError) as error:
             self._fail(path, attempt, error)
@@ -436,15 +437,24 @@ class Launcher:
 
     # Values that were put aside
 
-    async def fetch(self, missing: dict[str, dict[str, Any]]) -> None:
-        values = self._driver.decider.values
-        self.missing = {}
+    async def fetch(self) -> None:
+        """Get the values that decisions and launches wait for. A store that does not answer is asked again for what is
+        decided; a task whose input it has is told, and its policy may have it tried again."""
+        decider, run_id = self._driver.decider, self._driver.run.run_id
+        missing, self.missing = {**decider.missing, **self.missing}, {}
+        is_away = False
         for digest, ref in missing.items():
             try:
-                body = await self._engine.results.get(self._driver.run.run_id, ref)
-                values.at_hand.add(digest, msgspec.json.decode(body), len(body))
+                body = await self._engine.results.get(run_id, ref)
+                decider.values.at_hand.add(digest, msgspec.json.decode(body), len(body))
             except RunwrightError as error:
-                values.lost[digest] = error
+                if digest in decider.missing and (error.facts.get("passing") or error.code in STORE_CODES_TO_WAIT_FOR):
+                    logger.warning("Run %s waits for a value: %s", run_id, error, extra=self._driver.about)
+                    is_away = True
+                else:
+                    decider.values.lost[digest] = error
+        if is_away:
+            await self._engine.clock.sleep(STORE_PAUSE)
         waiting, self._waiting = self._waiting, []
         for path, attempt in waiting:
             self.launch(path, attempt)
