@@ -141,6 +141,7 @@ class TaskEnded(SnakePayload, frozen=True):
     extracted: JsonObject | None = None
     ctx: JsonObject | None = None
     error: ErrorInfo | None = None
+    idle: bool | None = None  # it was between two tries
 
 
 class PolicyAdmitEvaluated(SnakePayload, frozen=True):

@@ -53,7 +53,9 @@ class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     skipped_steps: int = 0
     retrying_steps: int = 0
     waiting_approvals: int = 0
+    loose_tasks: int = 0  # what is at work beside steps, less the steps that are loops
     pauses: int = 0
+    has_tasks: bool = False
     approval_required: bool = False
     drain_timed_out: bool = False
     waits_on_failure: bool = False

@@ -39,7 +39,7 @@ from .routing import Router
 from .state import RunState, StepCell
 from .steering import Stop, steer
 from .values import Missing, Values
-from .waiting import TOO_LATE, Waits, delay, may_retry
+from .waiting import TOO_LATE, Waits, delay, may_retry, too_late
 
 Payload = msgspec.Struct | dict[str, Any] | bytes | None
 
@@ -244,9 +244,11 @@ class Decider:
         place = None if self.router is None else parse_path(path)
         return frozenset() if place is None else self.station(place.step).handed_on
 
-    def time_for(self, node: Node, path: str) -> float | None:
-        """Seconds that it may take."""
-        return node.step.timeout if self.router is None else self.router.time_for(node, path)
+    def time_for(self, node: Node, path: str) -> tuple[float, ErrorInfo] | None:
+        """Seconds that it may take, and what it failed with if it takes longer."""
+        if self.router is not None:
+            return self.router.time_for(node, path)
+        return None if node.step.timeout is None else (node.step.timeout, too_late(node.step.timeout))
 
     def iteration(self, path: str) -> dict[str, Any] | None:
         """The iteration of a playbook's loop that a task is part of."""

@@ -25,6 +25,7 @@ from .loops import loop_event, loop_retry
 from .reading import read_payload, shortened
 from .state import RunState
 from .steps import step_event
+from .underway import COUNTED, count
 
 
 def evolve(state: RunState, event: FoldableEvent) -> InvalidTransition | None:
@@ -52,6 +53,8 @@ def transition(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
         beside = _BESIDE.get(event_type)
         if beside is not None:
             beside(state, event)
+        if event_type in COUNTED:
+            count(state, event)
     if invalid is None and state.workings is not None:
         state.workings.note(event)
     return invalid

@@ -27,6 +27,7 @@ from .refer import placed_stored
 from .room import Room
 from .rounds import LoopEnd, end_of, hand_out, is_stopped, own_results, start_rounds
 from .values import Missing
+from .waiting import too_late
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -190,12 +191,14 @@ class Router:
 
     def _too_much(self, station: Station, place: EntityPath, pipe: Pipe) -> ErrorInfo | None:
         if self._is_late(place):
-            message = f"The step took longer than {station.node.step.timeout:g} s."
-            return ErrorInfo("STEP_TIMEOUT", message, retryable=False, category="timeout")
+            return self._out_of_time(station)
         if pipe.jumps > MOST_JUMPS:
             message = f"The pipeline jumped more than {MOST_JUMPS:,} times; it seems to go round in a circle."
             return ErrorInfo("JUMP_LIMIT", message, retryable=False, category="plan")
         return None
+
+    def _out_of_time(self, station: Station) -> ErrorInfo:
+        return too_late(station.node.step.timeout or 0.0, "The step")
 
     def _end_pipe(self, place: EntityPath, pipe: Pipe, error: ErrorInfo | None) -> None:
         decider, path = self._decider, str(place)
@@ -223,7 +226,7 @@ class Router:
                 continue
             station = self._net.stations[place.step]
             if (late := self._too_much(station, place, pipe)) is not None:
-                self._decider.say("TaskFailed", path, pipe.attempt, {"error": late})
+                self._decider.say("TaskFailed", path, pipe.attempt, {"error": late, "idle": True})
                 continue
             if station.nodes[place.task].queue is not None:
                 self._offer(place, place.task, place.task_visit, pipe.attempt + 1)
@@ -252,14 +255,17 @@ class Router:
         pipe = self._play.pipes[pipe_key(place)]
         return self._decider.scope.iteration(self._net.stations[place.step], place, pipe)
 
-    def time_for(self, node: Node, path: str) -> float | None:
-        """Seconds that a task may take: its own limit, and what is left of its step's."""
+    def time_for(self, node: Node, path: str) -> tuple[float, ErrorInfo] | None:
+        """Seconds that a task may take: its own limit, or what is left of its step's; and what it failed with then."""
         place = parse_path(path)
         deadline = None if place is None else self._deadline(place)
-        if deadline is None:
-            return node.step.timeout
+        own = node.step.timeout
+        if place is None or deadline is None:
+            return None if own is None else (own, too_late(own))
         left = max(0, deadline - self._decider.now) / 1e6
-        return left if node.step.timeout is None else min(left, node.step.timeout)
+        if own is not None and own < left:
+            return own, too_late(own)
+        return left, self._out_of_time(self._net.stations[place.step])
 
     def _deadline(self, place: EntityPath) -> int | None:
         """When the time of a step's visit is up."""
@@ -288,6 +294,8 @@ class Router:
             return True
         if (end := end_of(decider, station, path, loop)) is None:
             return is_all_out
+        if end.error is not None and (place := parse_path(path)) is not None and self._is_late(place):
+            end.error = self._out_of_time(station)
         scope = self._scope_after(station, visit, end)
         if end.manifest is not None:
             decider.say("ResultManifestUpdated", path, 1, payloads.ResultStored(end.manifest))
@@ -466,10 +474,15 @@ class Router:
         return False
 
     def stop_tasks(self, error: ErrorInfo) -> None:
-        """The run ends now: tasks at work end with it."""
+        """The run ends now: tasks that were begun end with it, also those that were to be tried again."""
         outcome = {"status": "error", "error": {"kind": "cancelled", "code": error.code, "retryable": False}}
-        for path, attempt in self.under_way():
-            self._decider.say("TaskFailed", path, attempt, {"outcome": outcome, "error": error})
+        play = self._decider.work.play
+        for key, pipe in list(play.pipes.items() if play is not None else ()):
+            if pipe.task is None or pipe.do is not None or (place := parse_path(key)) is None:
+                continue
+            path = task_path(place, pipe.task, pipe.visits[pipe.task])
+            idle = {} if pipe.running else {"idle": True}
+            self._decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": error, **idle})
 
     def under_way(self) -> list[tuple[str, int]]:
         """Tasks that were at work, and their attempts."""
@@ -479,10 +492,6 @@ class Router:
             for key, pipe in pipes.items()
             if pipe.running and pipe.task is not None and (place := parse_path(key)) is not None
         ]
-
-    @property
-    def is_at_work(self) -> bool:
-        return bool(self.under_way())
 
 
 def _cause(tokens: list[Token]) -> dict[str, Any]:

@@ -72,11 +72,16 @@ class RunState(msgspec.Struct):
     workings: Workings | None = None  # what only a driver needs
 
 
+def at_work(summary: RunSummary) -> int:
+    """How many steps, iterations or tasks are being worked on."""
+    steps = 0 if summary.has_tasks else summary.running_steps
+    return max(0, steps + summary.loose_tasks)
+
+
 def substatus(summary: RunSummary) -> tuple[str | None, str | None]:
     """What the run is doing within its status, and the sentence that says so."""
     status = summary.status
-    if status is RunStatus.PAUSED and summary.running_steps and not summary.drain_timed_out:
-        count = summary.running_steps
+    if status is RunStatus.PAUSED and (count := at_work(summary)) and not summary.drain_timed_out:
         tasks = "task" if count == 1 else "tasks"
         return "DRAINING", f"Workflow paused. Waiting for {count} in-flight {tasks} to complete."
     if status is RunStatus.PENDING and summary.approval_required:

@@ -15,6 +15,7 @@ from runwright.contract.transitions import RunStatus, StepStatus
 
 from .asking import approve, close_approval, deliver, deny
 from .ending import skip_the_rest
+from .state import at_work
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -250,10 +251,7 @@ def _is_draining(decider: Decider) -> bool:
     summary = decider.state.summary
     if summary.status is not RunStatus.PAUSED:
         return False
-    if decider.router is not None:
-        return decider.router.is_at_work and not summary.drain_timed_out and decider.work.paused_at is not None
-    resting = sum(not decider.work.loops[decider.net.nodes[index].step.step_id].running for index in decider.loops)
-    return summary.running_steps > resting and not summary.drain_timed_out and decider.work.paused_at is not None
+    return at_work(summary) > 0 and not summary.drain_timed_out and decider.work.paused_at is not None
 
 
 def _watch_drain(decider: Decider) -> None:
@@ -261,6 +259,6 @@ def _watch_drain(decider: Decider) -> None:
         return
     assert decider.work.paused_at is not None
     if decider.now >= decider.work.paused_at + int(decider.drain_timeout * 1e6):
-        count = decider.state.summary.running_steps
+        count = at_work(decider.state.summary)
         reason = f"{count} steps were still running {decider.drain_timeout:g} s after the pause."
         decider.say("RunDrainTimedOut", None, decider.state.summary.pauses, payloads.RunSteered(reason=reason))

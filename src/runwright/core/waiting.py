@@ -15,6 +15,11 @@ Alarm = tuple[int, str]
 
 LONGEST_TOLD = 24 * 3600.0
 
+
+def too_late(seconds: float, what: str = "It") -> ErrorInfo:
+    return ErrorInfo("STEP_TIMEOUT", f"{what} took longer than {seconds:g} s.", retryable=True, category="timeout")
+
+
 TOO_LATE = ErrorInfo("STEP_TIMEOUT", "It was to wait for longer than its timeout allows.", True, "timeout")
 
 

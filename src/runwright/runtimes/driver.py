@@ -20,6 +20,7 @@ from runwright.core.draft import Draft, Violation
 from runwright.core.keeping import Spot, key_prefix
 from runwright.core.net import Net
 from runwright.core.room import Room
+from runwright.core.state import at_work
 from runwright.core.steering import Stop, next_deadline
 from runwright.log.judge import Fence
 from runwright.log.prepare import Prepared
@@ -400,7 +401,7 @@ def _left() -> RunwrightError:
 
 
 def _drain_alert(run: RunIdentity, decider: Decider) -> Alert:
-    count = decider.state.summary.running_steps
+    count = at_work(decider.state.summary)
     return Alert(
         code="PAUSE_DRAIN_TIMEOUT",
         severity="P2",

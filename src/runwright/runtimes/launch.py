@@ -49,7 +49,7 @@ STOP_GRACE = 5.0  # seconds between being asked to stop and being stopped
 class _Running:
     """An attempt at work in this process."""
 
-    __slots__ = ("artifacts", "attempt", "began", "execution", "lane", "limit", "mask", "node", "overdue", "path")
+    __slots__ = ("artifacts", "attempt", "began", "execution", "lane", "mask", "node", "overdue", "path")
 
     def __init__(self, path: str, attempt: int, node: Node, lane: Lane, began: float) -> None:
         self.path = path
@@ -58,8 +58,7 @@ class _Running:
         self.lane = lane
         self.began = began
         self.execution: Execution | None = None
-        self.limit: float | None = None  # seconds that it may take
-        self.overdue = False
+        self.overdue: ErrorInfo | None = None  # it took longer than it may
         self.mask: Mask | None = None  # where it was given secrets
         self.artifacts: list[ArtifactRef] = []
 
@@ -363,8 +362,11 @@ class Launcher:
         if running.mask is not None:
             error = None if error is None else _masked(error, running.mask)
             result = None if result is None else running.mask.json(result)
-        if error is not None and running.overdue:
-            error = ErrorInfo("STEP_TIMEOUT", f"It took longer than {running.limit:g} s.", True, "timeout")
+        if running.overdue is not None:
+            error, result = (
+                running.overdue,
+                None,
+            )  # also where it did not heed that and ended well: too late is too late
         if self._stopping and error is not None:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
@@ -390,13 +392,14 @@ class Launcher:
         self._engine.late(self._driver, running.path, running.attempt, result, error)
 
     def _watch_time(self, running: _Running) -> None:
-        running.limit = self._driver.decider.time_for(running.node, running.path)
-        if running.limit is not None:
-            self._engine.alarms.set(running.began + running.limit, partial(self._time_is_up, running))
+        allowed = self._driver.decider.time_for(running.node, running.path)
+        if allowed is not None:
+            seconds, error = allowed
+            self._engine.alarms.set(running.began + seconds, partial(self._time_is_up, running, error))
 
-    def _time_is_up(self, running: _Running) -> None:
+    def _time_is_up(self, running: _Running, error: ErrorInfo) -> None:
         if self._running.get(running.path) is running and running.execution is not None:
-            running.overdue = True
+            running.overdue = error
             running.execution.cancel(STOP_GRACE)
 
     # Stopping
