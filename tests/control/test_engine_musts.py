@@ -287,12 +287,12 @@ async def test_after_a_pause_nothing_is_done_again_that_was_done_before(store_ur
 
 
 async def test_a_retry_that_comes_due_in_a_pause_waits_for_the_resume(store_url: str, tmp_path: Path) -> None:
-    step = {"id": "a", "retry": {"maxAttempts": 2, "initial": "0.2s", "jitter": False}, "python": once(tmp_path / "n")}
+    step = {"id": "a", "retry": {"maxAttempts": 2, "initial": "1.5s", "jitter": False}, "python": once(tmp_path / "n")}
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
         await event(operations, run_id, "StepRetryScheduled", "a")
         assert (await operations.signal(run_id, "PAUSE")).engine_result == "PAUSED"
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2)
         assert only(await story(operations, run_id), "StepStarted") == ["StepStarted a"]
         await operations.signal(run_id, "RESUME")
         assert (await ended(operations, run_id)).status == "COMPLETED"

@@ -588,6 +588,32 @@ async def test_a_step_has_its_time(file_store: str) -> None:
         for tool in (slow, again):
             snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")
+            assert snapshot.root_cause.message == "The step took longer than 0.3 s."
+        loop = {"in": [1, 2, 3], "iterator": "n"}
+        nap = {"kind": "shell", "command": "sleep 0.2"}
+        snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "loop": loop, "tool": nap}))
+        assert snapshot.root_cause.code == "STEP_TIMEOUT"  # not that some iteration failed
+
+
+async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) -> None:
+    spec = {"timeout": 0.2, **rules(when("outcome.error.kind == 'timeout'", "break", set_ctx={"late": True}))}
+    slow = {**code("import time\nfor _ in range(8): time.sleep(0.1)\nresult = 1"), "spec": spec}
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, playbook({"step": "a", "tool": slow}))
+        assert snapshot.status == "COMPLETED"
+        assert await context_of(operations, snapshot.run_id) == {"late": True}
+
+
+async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) -> None:
+    first = {**code("result = [m.sqrt(four), input_data['four'], n]", four=4, n="{{ n }}"), "libs": {"m": "math"}}
+    loop = {"in": [7], "iterator": "n"}
+    async with engine(file_store) as operations:
+        document = playbook(
+            {"step": "a", "loop": loop, "tool": first, "next": to("b")}, {"step": "b", "tool": noop("{{ a }}")}
+        )
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == [[2.0, 4, 7]]
 
 
 async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> None:

@@ -264,6 +264,48 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     assert "Values become part of the SQL text" in sentences
 
 
+def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
+    """Fields that others write and that make no difference here, or have one meaning only."""
+    quiet = {"spec": {"on_no_match": "quiet"}, "arcs": [{"step": "b"}]}
+    loop = {"in": [1], "iterator": "n", "spec": {"mode": "parallel", "policy": {"exec": "distributed"}}}
+    policy = {
+        "policy": {"rules": [{"when": "{{ false }}", "then": {"do": "fail"}}, {"else": None, "then": {"do": "break"}}]}
+    }
+    http = {"kind": "http", "url": "https://example.org", "verify_ssl": True, "follow_redirects": True, "spec": policy}
+    loaded = plan_from_dict(
+        playbook(
+            {
+                "step": "a",
+                "loop": loop,
+                "tool": [{"get": http}, {"ask": {"kind": "duckdb", "query": "select 1"}}],
+                "next": quiet,
+            },
+            {"step": "b", "tool": {"kind": "artifact", "action": "get", "input": {"result_ref": "{{ a }}"}}},
+            workload={"execution_id": "theirs"},
+        ),
+        all_tools(),
+    )
+    told = " ".join(problem.sentence for problem in loaded.warnings)
+    for words in ("`verify_ssl` is not looked at", "own `execution_id`", "`policy` is not looked at"):
+        assert words in told
+    route = loaded.plan.steps[0].route
+    assert route is not None
+    assert route.tasks[1].inputs["connection"] == "duckdb:///:memory:"
+    assert [rule.when for rule in route.tasks[0].rules or ()] == ["{{ false }}", None]
+
+
+@pytest.mark.parametrize("field", ["retry", "sink", "eval"])
+def test_a_field_that_is_gone_is_named_once(field: str) -> None:
+    with pytest.raises(PlanInvalid) as caught:
+        read(playbook({"step": "a", "tool": {**noop(), field: {}}}))
+    assert [f"`{field}` is gone" in problem.sentence for problem in caught.value.problems] == [True]
+
+
+def test_the_path_of_a_playbook_is_known_from_the_start() -> None:
+    with pytest.raises(PlanInvalid, match="must be known from the start"):
+        read(playbook({"step": "a", "tool": {"kind": "playbook", "path": "{{ sub }}"}}))
+
+
 def test_a_plan_file_cannot_use_what_only_playbooks_have() -> None:
     with pytest.raises(PlanInvalid):
         read({"plan": "p", "steps": [{"id": "a", "noetl.python": {"code": "1"}}]})

@@ -9,7 +9,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, only, story
-from playbook_kit import code, noop, playbook, to
+from playbook_kit import code, noop, otherwise, playbook, rules, to
 from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
 
@@ -29,9 +29,16 @@ async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path
         await event(operations, run_id, "TaskStarted", "a[1]/first")
         await operations.signal(run_id, "PAUSE")
         await event(operations, run_id, "RunPaused")
+        draining = await operations.log.snapshot(run_id)
+        assert (draining.substatus, (draining.message or "").split(" to ")[0][-17:]) == (
+            "DRAINING",
+            "2 in-flight tasks",
+        )
         go.touch()
         await event(operations, run_id, "TaskDone", "a[0]/first")
         await event(operations, run_id, "TaskDone", "a[1]/first")
+        resting = await operations.log.snapshot(run_id)
+        assert (resting.status, resting.substatus) == ("PAUSED", None)  # its steps are not done, and nothing is at work
         assert "TaskStarted a[0]/second" not in await story(operations, run_id)
         await operations.signal(run_id, "RESUME")
         snapshot = await ended(operations, run_id)
@@ -52,6 +59,17 @@ async def test_a_cancelled_playbook_leaves_nothing_open(store: str, tmp_path: Pa
     ends = ["WorkflowFinished", "RunCancelled", "RunProcessed"]
     assert [entry for entry in told if entry in ends] == ends
     assert NoetlChecker().check(map(noetl_event, records)) == []
+
+
+async def test_a_task_that_waits_to_be_tried_again_ends_with_its_run(store: str) -> None:
+    task = {**code("1 / 0"), "spec": rules(otherwise("retry", attempts=2, delay=60))}
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
+        await event(operations, run_id, "PolicyTaskEvaluated", "a/a")
+        await operations.signal(run_id, "CANCEL")
+        assert (await ended(operations, run_id)).status == "CANCELLED"
+        assert only(await story(operations, run_id), "TaskFailed") == ["TaskFailed a/a CANCELLED"]
+        assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
 @pytest.mark.parametrize(

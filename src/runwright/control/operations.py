@@ -368,10 +368,10 @@ class Operations:
         row = await self.log.find_run(run_id)
         net = await self.engine.net_of(row.identity)
         if row.status is not RunStatus.COMPLETED:
-            advice = "" if row.status in ENDED else " Wait for it."
-            raise RunwrightError(
-                ErrorCode.RUN_NOT_TERMINAL, f"Run {run_id!r} has no result: it is {row.status}.{advice}"
-            )
+            is_over = row.status in ENDED
+            code = ErrorCode.RUN_TERMINAL if is_over else ErrorCode.RUN_NOT_TERMINAL
+            advice = "" if is_over else " Wait for it."
+            raise RunwrightError(code, f"Run {run_id!r} has no result: it is {row.status}.{advice}")
         wanted = mentioned_steps([net.plan.result]) if net.routes is None else net.routes.results
         state = await fold_run(self.log, run_id, wanted)
         assert state.workings is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -42,7 +43,7 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
     """A plan from a file, YAML or Python, with its warnings; PlanInvalid with all of its problems."""
     if (flow := flow_in(path)) is not None:
         return read_function(load_flow(*flow), tools)
-    file = path.resolve()
+    file = Path(os.path.realpath(path))  # which takes a link that leads to itself for what it is
     make_importable(str(file.parent))
     kinds = all_tools() if tools is None else tools
     loaded = _in_circle_once(str(file), lambda: load_plan_file(path, kinds, link=_link(file.parent, tools)))

@@ -244,7 +244,24 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
     index = next((at for at, rule in enumerate(rules) if rule.when is None or is_true(rule.when, scope)), None)
     if index is None:
         return Verdict(None, {"do": Do.CONTINUE}, Do.CONTINUE)
-    rule = rules[index]
+    try:
+        return _carried_out(decider, station, place, pipe, index, rules[index], scope)
+    except RunwrightError as error:
+        failed = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
+        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=failed)
+
+
+def _carried_out(
+    decider: Decider,
+    station: Station,
+    place: EntityPath,
+    pipe: Pipe,
+    index: int,
+    rule: Rule,
+    scope: dict[str, Any],
+) -> Verdict:
+    """What the rule that matched says, with its values filled in."""
+    assert pipe.ended is not None
     visit = _visit(decider, place)
     ctx, own = fill(rule.set_ctx, scope), fill(rule.set_iter, scope)
     check_said("What this rule sets", ctx, own)

@@ -70,7 +70,9 @@ class PlayScope:
         scope["_attempt"] = pipe.attempt
         if "_prev" in mentions:
             scope["_prev"] = self._values.view(pipe.previous, mentions["_prev"])
-        scope["iter"] = self.iteration(station, place, pipe)
+        scope["iter"] = own = self.iteration(station, place, pipe)
+        if station.route.loop is not None and place.indexes:
+            scope.setdefault(station.route.loop.iterator, own[station.route.loop.iterator])
         scope.setdefault("step", pipe.iter)
         return scope
 

@@ -66,7 +66,11 @@ def _read(data: Any, kinds: Kinds, findings: Findings, link: Link | None) -> Exe
     """The plan, or None if errors were found."""
     if not isinstance(data, dict):
         what = "This is empty. " if data is None else ""
-        findings.error((), PLAN, f"{what}A plan is a mapping with `plan` and `steps`.")
+        findings.error(
+            (),
+            PLAN,
+            f"{what}A plan is a mapping with `plan` and `steps`, a playbook one with `kind: Playbook` and `workflow`.",
+        )
         return None
     check_values(data, findings)
     if findings.errors:

@@ -97,7 +97,9 @@ def _metadata(top: Fields) -> PlanMetadata:
 
 def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
     for name in workload:
-        if name in RESERVED_NAMES:
+        if name == "execution_id":
+            findings.warning(("workload", name), "The run's own `execution_id` is seen instead of this one.")
+        elif name in RESERVED_NAMES:
             sentence = f"{name!r} means something else in expressions. Call this part of the workload otherwise."
             findings.error(("workload", name), PLAN, sentence, on_key=True)
     for place, sentence in find_secrets(workload, ()):
@@ -261,7 +263,10 @@ class _Reader:
         spec = loop.part("spec")
         mode, most = "sequential", 1
         if spec is not None:
-            spec.refuse_unknown(("mode", "max_in_flight"), "The spec of a loop")
+            spec.refuse_unknown(("mode", "max_in_flight", "policy"), "The spec of a loop")
+            if "policy" in spec:
+                sentence = "`policy` is not looked at: a task's `spec.dispatch` says where it runs."
+                self._findings.warning((*spec.path, "policy"), sentence)
             mode = spec.text("mode") or "sequential"
             if mode not in ("sequential", "parallel"):
                 spec.wrong("mode", "`mode` is sequential or parallel.")
@@ -289,7 +294,9 @@ class _Reader:
             part.refuse_unknown(("spec", "arcs"), "`next`")
             spec = part.part("spec")
             if spec is not None:
-                spec.refuse_unknown(("mode",), "The spec of `next`")
+                spec.refuse_unknown(("mode", "on_no_match"), "The spec of `next`")
+                if spec.raw("on_no_match") not in (None, "quiet"):
+                    spec.wrong("on_no_match", "`on_no_match` is quiet; an error is `executor.spec.no_next_is_error`.")
                 mode = spec.choice("mode", Mode.EXCLUSIVE)
             arcs, path = part.raw("arcs"), (*path, "arcs")
         if arcs is None:

@@ -89,6 +89,8 @@ def read_condition(rule: Any, path: Path, findings: Findings) -> tuple[str | boo
     if "else" in given:
         if "when" in given:
             fields.wrong("else", "A rule has `when` or `else`, not both.", on_key=True)
+        if given["else"] is None and "then" in given:
+            return None, fields.mapping("then")
         part = fields.part("else")
         then = None if part is None else part.mapping("then")
         return None, then if then is not None or part is None else fields.mapping("else")

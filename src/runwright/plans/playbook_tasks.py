@@ -39,6 +39,9 @@ KINDS = (
     "nats",
     "secrets",
 )
+GONE = ("retry", "sink", "case", "eval", "expr")
+"""Fields of earlier models of the language."""
+NOT_LOOKED_AT = ("verify_ssl", "follow_redirects")
 COMMON = (
     "name",
     "label",
@@ -142,7 +145,7 @@ class TaskReader:
         check_name(fields, "name" if "name" in fields else None, label, "label")
         if label in NO_NAMES:
             fields.wrong(None, f"{label!r} means something else in expressions. Call the task otherwise.")
-        for name in ("retry", "sink", "case", "eval", "expr"):
+        for name in GONE:
             if name in fields:
                 fields.wrong(name, f"`{name}` is gone: a task's policy says what its outcome means.", on_key=True)
         kind = fields.text("kind")
@@ -166,8 +169,7 @@ class TaskReader:
         rules, timeout, keeping = self._spec(spec, labels)
         dispatch = self._place(spec)
         timeout = timeout or fields.timeout()
-        if "assert" in fields:
-            self._findings.warning((*fields.path, "assert"), "`assert` is not looked at.")
+        self._warn_of(fields, ("assert",))
         rules = _with_settings(rules, read_settings(fields, "set", self._findings))
         self._check(own, fields, timeout)
         return make_part(
@@ -195,7 +197,7 @@ class TaskReader:
             fields.refuse_unknown(OF_A_WHOLE, f"A task that is the workbook's {name!r}")
             inputs = self._workbook.as_playbook(name, self._args(fields), self._place(fields.part("spec")))
             return None if inputs is None else self._made(label, _Own(SUB_PLAN, inputs), fields, labels)
-        fields.refuse_unknown((*COMMON, "task"), "A task of kind workbook")
+        fields.refuse_unknown((*COMMON, "task"), "A task of kind workbook", GONE)
         there, path = self._workbook.tools[name]
         if there.get("kind") in ("workbook", None):
             self._findings.error(path, STEP, "A task of the workbook has a kind of its own.")
@@ -258,7 +260,8 @@ class TaskReader:
     def _http(self, fields: Fields, args: dict[str, Any]) -> _Own:
         bodies, queries = ("json", "payload", "data", "body"), ("query", "params")
         own = ("url", "endpoint", "method", "headers", *queries, *bodies)
-        fields.refuse_unknown((*COMMON, *own), "A task of kind http")
+        fields.refuse_unknown((*COMMON, *own, *NOT_LOOKED_AT), "A task of kind http", GONE)
+        self._warn_of(fields, NOT_LOOKED_AT)
         inputs: dict[str, Any] = {"url": fields.raw("url") or fields.raw("endpoint")}
         inputs |= {name: fields.raw(name) for name in ("method", "headers") if name in fields}
         query = {**(fields.mapping("query") or {}), **(fields.mapping("params") or {})}
@@ -278,17 +281,21 @@ class TaskReader:
         return _Own(f"{DIALECT}http", inputs)
 
     def _python(self, fields: Fields, args: dict[str, Any]) -> _Own:
-        fields.refuse_unknown((*COMMON, "code", "libs"), "A task of kind python")
-        if "libs" in fields:
+        fields.refuse_unknown((*COMMON, "code", "libs"), "A task of kind python", GONE)
+        inputs: dict[str, Any] = {"code": fields.raw("code"), "args": args}
+        if isinstance(libs := fields.raw("libs"), dict):
+            inputs["libs"] = libs
+        elif libs is not None:
             sentence = "`libs` installs nothing here: what the code imports must be there already."
             self._findings.warning((*fields.path, "libs"), sentence)
-        return _Own(f"{DIALECT}python", {"code": fields.raw("code"), "args": args})
+        return _Own(f"{DIALECT}python", inputs)
 
     def _sql(self, fields: Fields, args: dict[str, Any]) -> _Own:
         kind = str(fields.raw("kind"))
         texts = ("query", "command", "sql", "statement", "queries", "commands")
         places = ("connection", "dsn", "url", "database", "path")
-        fields.refuse_unknown((*COMMON, *texts, *places, "params", "max_rows"), f"A task of kind {kind}")
+        fields.refuse_unknown((*COMMON, *texts, *places, "params", "max_rows", "pool"), f"A task of kind {kind}", GONE)
+        self._warn_of(fields, ("pool",))
         query = next((fields.raw(name) for name in texts if name in fields), None)
         if isinstance(query, list):
             query = ";\n".join(str(part).rstrip().rstrip(";") for part in cast("list[Any]", query))
@@ -298,6 +305,8 @@ class TaskReader:
         connection = next((fields.raw(name) for name in places if name in fields), None) or self._auth(fields)
         if isinstance(connection, str) and "://" not in connection and not any_expression(connection):
             connection = f"{kind}:///{connection}"
+        if connection is None and kind == "duckdb":
+            connection = "duckdb:///:memory:"
         bound = {**args, **(fields.mapping("params") or {})}
         inputs: dict[str, Any] = {"engine": kind, "query": query, "args": bound}
         if connection is not None:
@@ -305,6 +314,11 @@ class TaskReader:
         if "max_rows" in fields:
             inputs["maxRows"] = fields.raw("max_rows")
         return _Own(f"{DIALECT}sql", inputs)
+
+    def _warn_of(self, fields: Fields, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in fields:
+                self._findings.warning((*fields.path, name), f"`{name}` is not looked at.")
 
     def _auth(self, fields: Fields) -> Any:
         """Credentials are named, never written: the name of a secret."""
@@ -321,7 +335,7 @@ class TaskReader:
 
     def _shell(self, fields: Fields, args: dict[str, Any]) -> _Own:
         texts = ("command", "cmd", "cmds", "commands", "script")
-        fields.refuse_unknown((*COMMON, *texts, "env", "cwd", "working_dir", "shell"), "A task of kind shell")
+        fields.refuse_unknown((*COMMON, *texts, "env", "cwd", "working_dir", "shell"), "A task of kind shell", GONE)
         command = next((fields.raw(name) for name in texts if name in fields), None)
         if isinstance(command, list):
             command = "\n".join(map(str, cast("list[Any]", command)))
@@ -335,15 +349,14 @@ class TaskReader:
         return _Own("shell", inputs)
 
     def _noop(self, fields: Fields, args: dict[str, Any]) -> _Own:
-        fields.refuse_unknown((*COMMON, "result"), "A task of kind noop")
+        fields.refuse_unknown((*COMMON, "result"), "A task of kind noop", GONE)
         result = fields.raw("result") if "result" in fields else (args or None)
         return _Own("noop", {} if result is None else {"result": result})
 
     def _artifact(self, fields: Fields, args: dict[str, Any]) -> _Own:
         fields.refuse_unknown(
-            (*COMMON, "action", "path", "source", "data", "type", "ref", "uri", "to"), "A task of kind artifact"
+            (*COMMON, "action", "path", "source", "data", "type", "ref", "uri", "to"), "A task of kind artifact", GONE
         )
-        del args
         action = fields.text("action") or "get"
         if action not in ("get", "put"):
             fields.wrong("action", "`action` is get or put.")
@@ -352,11 +365,13 @@ class TaskReader:
             if name in fields:
                 inputs[ours] = fields.raw(name)
         inputs |= {name: fields.raw(name) for name in ("data", "type") if name in fields}
+        if "result_ref" in args:
+            inputs.setdefault("ref", args["result_ref"])
         return _Own(f"{DIALECT}artifact", inputs)
 
     def _nats(self, fields: Fields, args: dict[str, Any]) -> _Own:
         own = ("operation", "url", "bucket", "key", "value", "data", "payload", "subject", "wait")
-        fields.refuse_unknown((*COMMON, *own), "A task of kind nats")
+        fields.refuse_unknown((*COMMON, *own), "A task of kind nats", GONE)
         inputs = {name: fields.raw(name) for name in own if name in fields and name not in ("data", "payload")}
         value = next((fields.raw(name) for name in ("value", "data", "payload") if name in fields), args or None)
         if value is not None:
@@ -366,7 +381,7 @@ class TaskReader:
         return _Own(f"{DIALECT}nats", inputs)
 
     def _secrets(self, fields: Fields, args: dict[str, Any]) -> _Own:
-        fields.refuse_unknown((*COMMON, "names", "map", "provider", "scope"), "A task of kind secrets")
+        fields.refuse_unknown((*COMMON, "names", "map", "provider", "scope"), "A task of kind secrets", GONE)
         if "provider" in fields:
             sentence = "`provider` is not looked at: where secrets come from is said in runwright.toml."
             self._findings.warning((*fields.path, "provider"), sentence)
@@ -376,12 +391,15 @@ class TaskReader:
 
     def _playbook(self, fields: Fields, args: dict[str, Any]) -> _Own | None:
         own = ("path", "ref", "payload", "workload", "return_step", "inherit")
-        fields.refuse_unknown((*COMMON, *own), "A task of kind playbook")
+        fields.refuse_unknown((*COMMON, *own), "A task of kind playbook", GONE)
         if "return_step" in fields:
             sentence = "`return_step` is not looked at: what the playbook's final or last step gives is the result."
             self._findings.warning((*fields.path, "return_step"), sentence)
         given = {**(fields.mapping("workload") or {}), **(fields.mapping("payload") or {}), **args}
         ref, path = fields.text("ref"), fields.text("path")
+        if path is not None and any_expression(path):
+            fields.wrong("path", "Which playbook it is must be known from the start: a path has no expressions.")
+            return None
         if ref is None and path is not None and self._link is not None:
             try:
                 ref = self._link(path)

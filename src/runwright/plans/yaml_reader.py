@@ -11,8 +11,8 @@ from .yaml_core import CORE, events, plain, tagged
 DEEPEST = 64
 """Levels of lists and mappings in a plan."""
 
-LARGEST = 2**24
-"""Characters and values, written out in full: an alias counts as all that it stands for."""
+LARGEST = 2**20
+"""Characters and values that aliases may add to what is written: each counts as all that it stands for."""
 
 
 class Unreadable(Exception):
@@ -33,6 +33,7 @@ class YamlReader:
         self._next = events(text).__next__
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._weight = 0
+        self._added = 0
 
     def read(self) -> Any:
         try:
@@ -80,7 +81,8 @@ class YamlReader:
             raise _at(event, f"There is no finished anchor &{event.anchor} before this alias.")
         value, weight = anchored
         self._weight += weight
-        if self._weight > LARGEST:
+        self._added += weight
+        if self._added > LARGEST:
             raise _at(event, "The aliases of this plan stand for too much: written out it would be enormous.")
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from .python import code_trouble, names_trouble, run_code
 class PlaybookPythonInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     code: str
     args: dict[str, Any] = {}
+    libs: dict[str, str] = {}
+    """Modules to import, by the name that the code has for each."""
 
 
 class PlaybookPythonTool:
@@ -27,14 +30,15 @@ class PlaybookPythonTool:
         code, args = inputs.get("code"), inputs.get("args", {})
         if is_open(code):
             return "The code must be known from the start: give values as `args`, which become variables."
-        return names_trouble(args) or code_trouble(str(code))
+        return names_trouble(args) or names_trouble(inputs.get("libs", {})) or code_trouble(str(code))
 
     def lane(self, inputs: PlaybookPythonInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.THREAD
 
     def run(self, inputs: PlaybookPythonInputs, context: StepContext) -> Any:  # noqa: ARG002
         try:
-            scope, value = run_code(inputs.code, inputs.args)
+            modules = {name: import_module(module) for name, module in inputs.libs.items()}
+            scope, value = run_code(inputs.code, {"input_data": inputs.args, **modules, **inputs.args})
             main = scope.get("main")
             if value is None and inspect.isfunction(main):
                 value = main(**_taken(main, inputs.args))
