@@ -14,7 +14,7 @@ from .keys import key_bytes, preimage
 from .timestamps import is_utc
 from .upcasts import upcast
 
-LEGACY = re.compile(r"(tool|retry|sink|case)\.[a-z_.]+")
+LEGACY = re.compile(r"(tool|retry|sink|case)\.[a-z0-9_.]+")
 """Names of event models before this one."""
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
@@ -71,7 +71,7 @@ def check_envelope(event: RunEventWrite) -> bytes:
     if not is_utc(event.emitted_at):
         raise refused("emittedAt must be an RFC 3339 time in UTC, such as 2026-01-31T08:00:00.000Z.", field="emittedAt")
     if type(event.logical_attempt_id) is not int or not 1 <= event.logical_attempt_id <= _MAX_ATTEMPT:
-        raise refused("logicalAttemptId counts from 1.", field="logicalAttemptId")
+        raise refused(f"logicalAttemptId counts from 1 to {_MAX_ATTEMPT:,}.", field="logicalAttemptId")
     if type(event.engine_attempt_id) is not int or not 1 <= event.engine_attempt_id <= _MAX_ATTEMPT:
         raise refused(
             "engineAttemptId counts from 1; send 1 where the engine tells no attempts.", field="engineAttemptId"
