@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -130,34 +131,186 @@ async def test_signals_are_about_the_run_and_come_back(file_store: str, tmp_path
         assert [noetl_event(record) for record in await log.read(run_id)] == words
 
 
-async def test_the_models_own_examples(store: str) -> None:
+STEP, TASK = "step:fetch_all:run:7", "task:fetch_page:run:1"
+REF = {
+    "kind": "result_ref",
+    "store": "nats_object",
+    "ref": "noetl://execution/x/page_001.json.gz",
+    "meta": {"bytes": 52480, "sha256": "..."},
+}
+EXAMPLES = [
+    event(1, "task.attempt.failed", event_alias="TaskAttemptFailed", source="worker", entity_type="task",
+          entity_id="fetch_page", parent_id=STEP, task_run_id=TASK, attempt=2, status="error",
+          payload={"outcome": {"status": "error", "error": {"kind": "http", "retryable": True},
+                               "meta": {"duration_ms": 312, "http_status": 503}}}),
+    event(2, "policy.task.evaluated", event_alias="PolicyTaskEvaluated", source="worker", entity_type="policy",
+          entity_id="task:fetch_page", parent_id=TASK, status="success",
+          payload={"matched_rule_index": 0,
+                   "action": {"do": "retry", "attempts": 10, "backoff": "exponential", "delay": 2.0}}),
+    event(3, "result.stored", event_alias="ResultStored", source="worker", entity_type="result",
+          entity_id="task:fetch_page:attempt:3", parent_id=TASK, status="success",
+          payload={"result_ref": REF, "extracted": {"has_more": True, "page": 1}}),
+    event(4, "next.evaluated", event_alias="NextEvaluated", source="server", entity_type="next",
+          entity_id="step:fetch_all", parent_id=STEP, status="success",
+          payload={"mode": "exclusive", "matched": [{"step": "validate", "when": "event.name == 'loop.done'"}],
+                   "selected": [{"step": "validate", "args": {"execution_id": "exec_01JH"}}]}),
+]  # fmt: skip
+
+
+async def given_back(log: Any, *events: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each event that was sent, what the view says of the same fields."""
+    records = await log.read(str(events[0]["execution_id"]))
+    shown = {each["event_id"]: each for each in map(noetl_event, records)}
+    return [_as_sent(sent, shown[str(sent["event_id"])]) for sent in events]
+
+
+def _as_sent(sent: Any, shown: Any) -> Any:
+    if not isinstance(sent, dict) or not isinstance(shown, dict):
+        return shown
+    return {name: _as_sent(value, shown.get(name)) for name, value in sent.items()}
+
+
+@pytest.mark.parametrize("size", [4, 1], ids=["together", "one by one"])
+async def test_the_models_own_examples(store: str, size: int) -> None:
     """Policies and results name the task's run alone; which step that belongs to was said before."""
-    step, task = "step:fetch_all:run:7", "task:fetch_page:run:1"
-    ref = {"kind": "result_ref", "store": "nats_object", "ref": "noetl://execution/x/page_001.json.gz"}
-    examples = [
-        event(1, "task.attempt.failed", source="worker", entity_type="task", entity_id="fetch_page", parent_id=step,
-              task_run_id=task, attempt=2, status="error",
-              payload={"outcome": {"status": "error", "error": {"kind": "http", "retryable": True}}}),
-        event(2, "policy.task.evaluated", source="worker", entity_type="policy", entity_id="task:fetch_page",
-              parent_id=task, payload={"matched_rule_index": 0, "action": {"do": "retry", "attempts": 10}}),
-        event(3, "result.stored", source="worker", entity_type="result", entity_id="task:fetch_page:attempt:3",
-              parent_id=task, payload={"result_ref": ref, "extracted": {"has_more": True}}),
-        event(4, "next.evaluated", source="server", entity_type="next", entity_id="step:fetch_all", parent_id=step,
-              payload={"mode": "exclusive", "matched": [], "selected": [{"step": "validate"}]}),
-    ]  # fmt: skip
     async with rw.open_log(store) as log:
-        assert await taken(log, *examples) == ["appended"] * 4
-        assert await taken(log, *examples) == ["duplicate"] * 4
+        for start in range(0, 4, size):
+            assert await taken(log, *EXAMPLES[start : start + size]) == ["appended"] * size
+        assert await taken(log, *EXAMPLES) == ["duplicate"] * 4
         assert await story(log) == [
             "TaskAttemptFailed fetch_all@7/fetch_page #2",
             "PolicyTaskEvaluated fetch_all@7/fetch_page",
-            "ResultStored fetch_all@7/fetch_page",
+            "ResultStored fetch_all@7/fetch_page #3",
             "NextEvaluated fetch_all@7",
         ]
-        shown = [noetl_event(record) for record in await log.read("exec_01JH")]
-    for sent, back in zip(examples, shown, strict=True):
-        same = ("event_id", "event_type", "timestamp", "execution_id", "source", "entity_type", "parent_id", "payload")
-        assert {name: back[name] for name in same} == {name: sent[name] for name in same}
+        assert await given_back(log, *EXAMPLES) == EXAMPLES
+
+
+async def test_a_task_that_nobody_knows_keeps_its_names(store: str) -> None:
+    async with rw.open_log(store) as log:
+        assert await taken(log, EXAMPLES[2], EXAMPLES[1]) == ["appended"] * 2
+        assert await given_back(log, EXAMPLES[1], EXAMPLES[2]) == EXAMPLES[1:3]
+        for record in await log.read("exec_01JH"):
+            assert not {"step_run_id", "task_run_id"} & noetl_event(record).keys(), "nobody said which step it is"
+
+
+async def test_results_belong_to_attempts(store: str) -> None:
+    results = [{**EXAMPLES[2], "event_id": f"r{n}", "entity_id": f"task:fetch_page:attempt:{n}"} for n in (1, 2, 2, 3)]
+    for number, each in enumerate(results):
+        each["event_id"] = f"r{number}"
+    async with rw.open_log(store) as log:
+        assert await taken(log, EXAMPLES[0], *results) == ["appended"] * 5
+        path = "ResultStored fetch_all@7/fetch_page"
+        assert (await story(log))[1:] == [path, f"{path} #2", f"{path} #3", f"{path} #4"]
+        assert await given_back(log, *results) == results
+
+
+async def test_policies_of_iterations_that_run_side_by_side(store: str) -> None:
+    more: dict[str, Any] = {"source": "worker"}
+    started = [
+        event(10 + n, "task.started", entity_type="task", entity_id="t", parent_id="step:s:run:1",
+              task_run_id="task:t:run:1", iteration=n, **more)
+        for n in (0, 1)
+    ]  # fmt: skip
+    judged = [
+        event(20 + n, "policy.task.evaluated", entity_type="policy", entity_id="task:t", parent_id="task:t:run:1",
+              iteration=n, payload={"action": {"do": "continue"}}, **more)
+        for n in (0, 1)
+    ]  # fmt: skip
+    async with rw.open_log(store) as log:
+        await taken(log, *started, *judged[:1])
+        await taken(log, *judged[1:])
+        assert await story(log) == [
+            "TaskStarted s[0]/t",
+            "TaskStarted s[1]/t",
+            "PolicyTaskEvaluated s[0]/t",
+            "PolicyTaskEvaluated s[1]/t",
+        ]
+        assert await given_back(log, *started, *judged) == [*started, *judged]
+
+
+@pytest.mark.parametrize("size", [9, 1], ids=["together", "one by one"])
+async def test_ids_that_say_nothing_by_themselves(store: str, size: int) -> None:
+    def of(run: str, number: int, kind: str, **more: Any) -> dict[str, Any]:
+        return event(number, kind, source="worker", step_run_id=run, **more)
+
+    step: dict[str, Any] = {"entity_type": "step", "entity_id": "s", "parent_id": "wf-1", "workflow_run_id": "wf-1"}
+    task: dict[str, Any] = {"entity_type": "task", "entity_id": "t"}
+    events = [
+        event(29, "playbook.started", source="server", entity_type="playbook", entity_id="p"),
+        of("sr-abc", 30, "step.started", **step),
+        of("sr-abc", 31, "task.started", parent_id="sr-abc", task_run_id="tr-1", **task),
+        of("sr-def", 32, "step.started", **step),
+        of("sr-def", 33, "task.started", parent_id="sr-def", task_run_id="tr-2", **task),
+        event(34, "policy.task.evaluated", source="worker", entity_type="policy", entity_id="task:t", parent_id="tr-1"),
+        of("sr-abc", 35, "task.done", parent_id="sr-abc", task_run_id="tr-1", **task),
+        of("sr-abc", 36, "step.done", status="success", **step),
+        of("sr-unknown", 37, "task.started", parent_id="sr-unknown", task_run_id="tr-3", **task),
+    ]
+    async with rw.open_log(store) as log:
+        for start in range(0, len(events), size):
+            await taken(log, *events[start : start + size])
+        assert await story(log) == [
+            "RunStarted",
+            "StepStarted s",
+            "TaskStarted s/t",
+            "StepStarted s@2",
+            "TaskStarted s@2/t",
+            "PolicyTaskEvaluated s/t",
+            "TaskDone s/t",
+            "StepCompleted s",
+            "TaskStarted /sr-unknown/t",
+        ]
+        assert await given_back(log, *events) == events
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_the_playbook_is_known_by_its_name_whatever_comes_first(store: str, together: bool) -> None:
+    step = event(1, "step.scheduled", entity_type="step", entity_id="s", parent_id="x")
+    asked = event(2, "playbook.execution.requested", entity_type="playbook", entity_id="etl/weather",
+                  payload={"meta": {"planVersion": "3"}})  # fmt: skip
+    named = event(3, "playbook.paused", entity_type="playbook", entity_id="etl/weather")
+    async with rw.open_log(store) as log:
+        for batch in ([step, named, asked],) if together else ([step], [named], [asked]):
+            await taken(log, *batch)
+        identity = (await log.find_run("exec_01JH")).identity
+        expected = ("etl/weather", "3") if together else ("noetl", "noetl")
+        assert (identity.plan_id, identity.plan_version) == expected
+        assert await given_back(log, step, asked, named) == [step, asked, named]
+
+
+async def test_nothing_that_is_said_gets_lost(store: str) -> None:
+    step: dict[str, Any] = {"entity_type": "step", "entity_id": "s"}
+    task: dict[str, Any] = {"entity_type": "task", "entity_id": "t", "parent_id": "step:s:run:1"}
+    events = [
+        event(1, "step.started", **step, payload={"inputs": {"a": 1}, "meta": {"k": 1}}),
+        event(2, "step.done", **step, status="skipped", trace_id="abc", tags=["x"],
+              payload={"outcome": {"status": "ok", "result": 5, "meta": {"duration_ms": 3}}, "meta": {"k": 1}}),
+        event(3, "step.failed", entity_type="step", entity_id="q",
+              payload={"outcome": {"status": "error", "error": {"kind": "http", "retryable": True}}}),
+        event(4, "loop.iteration.done", entity_type="loop", entity_id="L", iteration=2, iteration_id="it2",
+              parent_id="step:s:run:1", payload={"outcome": {"status": "ok", "meta": {"pages": 3}}}),
+        event(5, "loop.done", entity_type="loop", entity_id="s", parent_id="step:s:run:1", status="error"),
+        event(6, "task.done", **task, event_alias="Mine", duration_ms=7,
+              payload={"inputs": {"a": 1}, "outcome": {"status": "ok", "result": [1]}, "meta": {"k": 1}}),
+        event(7, "task.started", **task, payload={"inputs": {"a": 1}, "meta": {"worker": "w1", "k": 2}}),
+        event(8, "robot.arm.moved", entity_type="step", entity_id="s", payload={"x": 1, "meta": {"y": 2}}),
+        event(9, "playbook.paused", entity_type="playbook", entity_id="p", payload={"meta": {"reason": 5}}),
+        event(10, "workflow.finished", entity_type="workflow", entity_id="wf", status="error",
+              payload={"error": {"kind": "x"}, "meta": {"a": 1}}),
+    ]  # fmt: skip
+    odd = event(11, "step.exit", **step, status="completed", duration_ms=-5, attempt=0, payload={"result": {"rows": 3}})
+    async with rw.open_log(store) as log, rw.open_log("memory://") as other:
+        assert await taken(log, *events, odd) == ["appended"] * 11
+        assert await given_back(log, *events) == events
+        words = [noetl_event(record) for record in await log.read("exec_01JH")]
+        for each in words:
+            SCHEMA.validate(each)
+        left = {"status": "completed", "duration_ms": -5, "attempt": 0}
+        assert words[-1]["payload"]["noetl"] == left, "the model has no place for these"
+        assert words[-1]["payload"]["outcome"]["result"] == {"rows": 3}
+        await taken(other, *words)
+        assert [noetl_event(record) for record in await other.read("exec_01JH")] == words
 
 
 LEGACY = [
@@ -221,6 +374,7 @@ async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
         assert await taken(log, *events) == ["duplicate"] * 10
         assert await story(log, "42") == [
             "RunQueued",
+            "RunStarted",
             "StepScheduled fetch",
             "command.claimed fetch",
             "StepStarted fetch",
@@ -236,7 +390,7 @@ async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
         records = await log.read("42")
         assert records[0].foreign_event_id == "900"
         assert records[0].emitted_at == "2026-02-05T22:11:22.500000Z"
-        assert (records[8].payload or {})["error"] == {"message": "timed out"}
+        assert (records[9].payload or {})["error"] == {"message": "timed out"}
 
 
 async def test_two_events_that_want_the_same_place(store: str) -> None:
@@ -247,6 +401,120 @@ async def test_two_events_that_want_the_same_place(store: str) -> None:
         ]  # fmt: skip
         assert await story(log) == ["RunStarted", "RunPaused", "RunPaused #2"]
         assert await taken(log, second, first) == ["duplicate", "duplicate"]
+
+
+async def test_a_server_that_never_says_that_it_starts(store: str) -> None:
+    """Request, workflow, commands, end: the run has started with the first that shows it, and ends as it should."""
+    told = [
+        ("playbook.initialized", "playbook", "etl", {}),
+        ("workflow.initialized", "workflow", "etl", {}),
+        ("command.issued", "step", "f", {}),
+        ("command.started", "step", "f", {}),
+        ("step.enter", "step", "f", {}),
+        ("call.done", "task", "t", {"parent_id": "step:f:run:1"}),
+        ("step.exit", "step", "f", {"status": "COMPLETED"}),
+        ("command.completed", "step", "f", {}),
+        ("workflow.completed", "workflow", "etl", {"status": "COMPLETED"}),
+        ("playbook.completed", "playbook", "etl", {"status": "COMPLETED"}),
+    ]
+    events = [
+        event(number, kind, entity_type=entity, entity_id=name, **more)
+        for number, (kind, entity, name, more) in enumerate(told)
+    ]
+    async with rw.open_log(store) as log:
+        assert await taken(log, *events[:4]) == ["appended"] * 4
+        assert await taken(log, *events) == ["duplicate"] * 4 + ["appended"] * 6
+        assert await taken(log, *events) == ["duplicate"] * 10
+        snapshot = await log.snapshot("exec_01JH")
+        assert (snapshot.status, snapshot.inconsistent, await log.alerts("exec_01JH")) == ("COMPLETED", False, [])
+        assert (await story(log))[:3] == ["RunQueued", "RunStarted", "WorkflowStarted"]
+        start = (await log.read("exec_01JH"))[1]
+        assert (start.foreign_event_id, start.payload) == ("playbook.started", {"impliedBy": "01JH0001"})
+        words = [noetl_event(record) for record in await log.read("exec_01JH")]
+    async with rw.open_log("memory://") as other:
+        assert await taken(other, *words) == ["appended"] * 11
+        assert [noetl_event(record) for record in await other.read("exec_01JH")] == words
+
+
+@pytest.mark.parametrize("ending", ["execution.cancelled", "playbook.cancelled"])
+def test_a_run_that_was_cancelled(ending: str) -> None:
+    assert NoetlReader().read(event(1, ending, status="CANCELLED")).event_type == "RunCancelled"
+
+
+async def test_events_are_taken_in_their_sequence(store: str, tmp_path: Path) -> None:
+    async with engine(store) as operations:
+        snapshot, _ = await play(operations, PLAYBOOK)
+        words = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
+    shuffled = random.Random(1).sample(words, len(words))
+    async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
+        outcomes = await NoetlImporter(log, Home()).take(lines(*shuffled))
+        places = [getattr(outcome, "run_seq", None) for outcome in outcomes]
+        assert places == [each["seq"] for each in shuffled], "each has its own receipt"
+        assert [noetl_event(record) for record in await log.read(snapshot.run_id)] == words
+        assert ((await log.snapshot(snapshot.run_id)).status, await log.alerts(snapshot.run_id)) == ("COMPLETED", [])
+
+
+async def side_by_side(log: Any, *events: dict[str, Any]) -> list[str]:
+    """Each event by an importer of its own, all at once."""
+    return [status for each in await asyncio.gather(*(taken(log, one) for one in events)) for status in each]
+
+
+PAUSES = [
+    event(number, "playbook.paused", entity_type="playbook", entity_id="p", payload={"meta": {"reason": f"{number}"}})
+    for number in range(1, 41)
+]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_events_that_come_at_once_do_not_push_each_other_out(store_url: str, is_new: bool) -> None:
+    async with rw.open_log(store_url) as log:
+        if not is_new:
+            await taken(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"))
+        assert await side_by_side(log, *PAUSES) == ["appended"] * 40
+        assert await given_back(log, *PAUSES) == PAUSES
+        assert sorted(await side_by_side(log, *PAUSES[:5], *PAUSES[:5])) == ["duplicate"] * 10
+        ordinals = [record.logical_attempt_id for record in await log.read("exec_01JH")]
+        assert sorted(ordinals[not is_new :]) == list(range(1, 41))
+
+
+async def test_two_importers_in_one_run(file_store: str) -> None:
+    """Neither knows what the other has written, nor that the run is there."""
+    async with rw.open_log(file_store) as here, rw.open_log(file_store) as there:
+        mine, other = NoetlImporter(here, Home()), NoetlImporter(there, Home())
+
+        async def take(importer: NoetlImporter, *events: dict[str, Any]) -> list[str]:
+            return [outcome.status for outcome in await importer.take(lines(*events))]
+
+        started = event(0, "playbook.started", entity_type="playbook", entity_id="p")
+        assert await take(mine, started) == ["appended"]
+        assert await take(other, PAUSES[0], PAUSES[1]) == ["appended"] * 2
+        assert await take(mine, PAUSES[2], PAUSES[1], PAUSES[3]) == ["appended", "duplicate", "appended"]
+        assert await take(mine, started, *PAUSES[:4]) == ["duplicate"] * 5
+        assert await story(here) == ["RunStarted", "RunPaused", "RunPaused #2", "RunPaused #3", "RunPaused #4"]
+
+
+async def test_importers_that_know_the_playbook_and_such_that_do_not(store: str) -> None:
+    """Each makes the run, if it is the first; the others take it as it is."""
+    named = [
+        event(1, "playbook.started", entity_type="playbook", entity_id="etl/weather"),
+        event(2, "workflow.started"),
+    ]
+    others = [[event(10 * n, "x.y"), event(10 * n + 1, "x.z")] for n in range(1, 9)]
+    async with rw.open_log(store) as log:
+        outcomes = await asyncio.gather(*(taken(log, *batch) for batch in (*others[:4], named, *others[4:])))
+        assert outcomes == [["appended"] * 2] * 9
+
+
+async def test_an_event_that_others_bring_too_is_there_once(store_url: str) -> None:
+    """Steps that are not counted: which visit an end belongs to depends on who comes first."""
+    ends = [
+        event(n, kind, entity_type="step", entity_id="s") for n, kind in enumerate(["step.done", "step.failed"] * 10)
+    ]
+    async with rw.open_log(store_url) as log:
+        outcomes = await side_by_side(log, *ends, *ends[::-1], *ends)
+        assert sorted(outcomes) == ["appended"] * 20 + ["duplicate"] * 40
+        ids = [noetl_event(record)["event_id"] for record in await log.read("exec_01JH")]
+        assert sorted(ids) == sorted(each["event_id"] for each in ends)
 
 
 async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> None:
@@ -269,6 +537,29 @@ async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> N
         assert outcome.status == "refused"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"timestamp": "9999-12-31T23:59:59-23:00"}, "years 1 to 9999"),
+        ({"timestamp": "0001-01-01T00:00:00+23:00"}, "years 1 to 9999"),
+        ({"attempt": 10**18}, "from 1 to 2,147,483,647"),
+        ({"attempt": 2**31}, "from 1 to 2,147,483,647"),
+    ],
+)
+async def test_numbers_that_cannot_be(wrong: dict[str, Any], said: str) -> None:
+    async with rw.open_log("memory://") as log:
+        (outcome,) = await NoetlImporter(log, Home()).take(lines({**event(1, "workflow.started"), **wrong}))
+        assert (outcome.status, said in getattr(outcome, "detail", "")) == ("refused", True)
+
+
+@pytest.mark.parametrize("took", [-5, 1e308, 10**16, True, "long"])
+async def test_durations_that_cannot_be_are_kept_apart(took: Any) -> None:
+    async with rw.open_log("memory://") as log:
+        await taken(log, event(1, "step.done", entity_type="step", entity_id="s", duration_ms=took))
+        shown = noetl_event((await log.read("exec_01JH"))[0])
+        assert ("duration_ms" in shown, shown["payload"]["noetl"]) == (False, {"duration_ms": took})
+
+
 async def test_odd_names_and_payloads_are_kept(store: str) -> None:
     async with rw.open_log(store) as log:
         events = [
@@ -279,19 +570,21 @@ async def test_odd_names_and_payloads_are_kept(store: str) -> None:
         ]
         assert await taken(log, *events) == ["appended"] * 4
         records = await log.read("exec_01JH")
-        assert [record.step_id for record in records] == ["a¦b[3]", "a¦b[3]", "r2", "t"]
-        assert (records[1].payload or {})["noetl"] == {"artifactRefs": "none"}
+        assert [record.step_id for record in records] == ["a¦b[3]", "a¦b[3]", "r2", "/t"]
+        assert (records[1].payload or {})["noetl"]["payload"] == {"meta": {"artifactRefs": "none"}}
         assert records[2].event_type == "robot.arm.moved"
-        assert (records[3].payload or {}) == {"noetl": {"outcome": "fine"}}
+        assert (records[3].payload or {})["noetl"]["payload"] == {"outcome": "fine"}
+        assert await given_back(log, *events) == [*events[:2], {**events[2], "entity_type": "step"}, events[3]]
         assert (await log.snapshot("exec_01JH")).last_event_seq == 4
 
 
 async def test_our_own_contract_has_no_old_names(store: str) -> None:
     async with rw.open_log(store) as log:
         run = rw.new_run("p", "1")
-        with pytest.raises(rw.RunwrightError, match="earlier model") as error:
-            await log.append([rw.new_event("tool.started", run, step_id="a")])
-        assert error.value.code == "SCHEMA_VALIDATION_FAILED"
+        for name in ("tool.started", "tool.v2.started", "retry.attempt2"):
+            with pytest.raises(rw.RunwrightError, match="earlier model") as error:
+                await log.append([rw.new_event(name, run, step_id="a")])
+            assert error.value.code == "SCHEMA_VALIDATION_FAILED"
 
 
 async def test_over_http(file_store: str) -> None:
@@ -341,6 +634,9 @@ def test_by_command(tmp_path: Path) -> None:
     assert runwright(*arguments).stdout == f"0 events imported, {count} there before, 0 refused\n"
     assert runwright("events", "r", "--format", "noetl", "--store", "sqlite:///other.db").stdout == log
     assert '"acme"' in runwright("show", "r", "--json", "--store", "sqlite:///other.db").stdout
+    (tmp_path / "log.jsonl").write_text("".join(reversed(log.splitlines(keepends=True))))
+    assert runwright(*arguments[:-4], "--store", "sqlite:///third.db").returncode == 0
+    assert runwright("events", "r", "--format", "noetl", "--store", "sqlite:///third.db").stdout == log
     wrong = runwright("import", "log.jsonl", "--tenant", "acme")
     assert (wrong.returncode, "leave that to them" in wrong.stderr) == (2, True)
 

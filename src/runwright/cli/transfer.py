@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
@@ -16,6 +17,16 @@ from runwright.log.transfer import Importer, export_run
 from .append import Lines, report
 from .render import plural
 from .session import DONE, REFUSED, Session, command
+
+
+async def _batches(source: str, shape: str) -> AsyncIterator[list[tuple[int, bytes]]]:
+    """Lines with their numbers. A file of NoETL's is read whole: its events are taken in the order of their `seq`."""
+    batches = Lines(source).batches()
+    if shape != "noetl" or source == "-":
+        async for batch in batches:
+            yield batch
+    else:
+        yield [line async for batch in batches for line in batch]
 
 
 @command("export")
@@ -41,7 +52,7 @@ async def import_command(session: Session, source: str, shape: str, **home: str 
     """Take in events from another log: records as `export` writes them, RunEventWrites, or streams of before v2.
 
     With --format noetl, events in the words of the NoETL event model, one JSON object a line; names of earlier models
-    are brought to today's.
+    are brought to today's. Events of a file that have a `seq` are taken in its order.
 
     Illegal transitions are stored and marked, not refused: the run is shown as INCONSISTENT, with an alert.
     Importing the same file again adds nothing. Exits with 2 if any line was refused.
@@ -53,7 +64,7 @@ async def import_command(session: Session, source: str, shape: str, **home: str 
     kept: list[dict[str, Any]] = []
     async with session.open(must_exist=False) as log:
         importer = NoetlImporter(log, Home(**given)) if shape == "noetl" else Importer(log)
-        async for batch in Lines(source).batches():
+        async for batch in _batches(source, shape):
             outcomes = await importer.take([line for _, line in batch])
             appended += sum(outcome.status == "appended" for outcome in outcomes)
             duplicates += sum(outcome.status == "duplicate" for outcome in outcomes)

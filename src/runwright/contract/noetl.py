@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
 from .catalog import CATALOG, Role
-from .events import RunEventRecord
+from .events import RunEventRecord, RunEventWrite
+from .noetl_rest import ENTITIES as ENTITIES
+from .noetl_rest import REST, is_duration, with_rest
+from .noetl_rest import STATUSES as STATUSES
 from .paths import EntityPath, parse_path, signal_path
 
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 """What a type may be called."""
-
-ENTITIES = ("playbook", "workflow", "step", "task", "loop", "next", "policy", "result")
-STATUSES = ("in_progress", "success", "error", "skipped", "paused")
 
 _ENDS = {"RunCompleted": "COMPLETED", "RunFailed": "FAILED", "RunCancelled": "CANCELLED"}
 _STATUS = {
@@ -30,9 +30,11 @@ _STATUS = {
     "skipped": "skipped",
     "paused": "paused",
 }
-_OUTCOME = frozenset({"outcome", "result_ref"})
-_AS_THEY_ARE = frozenset({"policy", "next", "result"})
-"""Entities whose payloads the model spells out."""
+_AS_THEY_ARE = ("Task", "Policy", "Next", "Result")
+"""Types whose payloads the model spells out."""
+
+BEGINNINGS = ("TaskStarted", "TaskAttemptStarted")
+"""Of these, who took the task up goes to `meta`."""
 
 
 class NoetlEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,13 +88,19 @@ def alias_of(dotted: str) -> str:
 
 
 def noetl_event(record: RunEventRecord) -> dict[str, Any]:
-    """One record, as the model has it."""
+    """One record, as the model has it; one that came from elsewhere, as it came."""
+    payload = dict(record.payload or {})
+    rest = payload.pop(REST, None)
+    return with_rest(rendered(record, payload, record.run_seq), rest)
+
+
+def rendered(record: RunEventWrite, payload: dict[str, Any], seq: int) -> dict[str, Any]:
+    """What our own fields say. The payload is used up."""
     name = dotted_name(record.event_type)
     entity = name.partition(".")[0]
     is_of_step = record.step_id is not None and not record.step_id.startswith(SIGNAL)
     entity = entity if entity in ENTITIES else "step" if is_of_step else "playbook"
     place = parse_path(record.step_id) if is_of_step and record.step_id is not None else None
-    payload: dict[str, Any] = dict(record.payload or {})
     event: dict[str, Any] = {
         "event_id": record.foreign_event_id or record.event_id,
         "event_type": name,
@@ -103,7 +111,7 @@ def noetl_event(record: RunEventRecord) -> dict[str, Any]:
         "entity_type": entity,
         "entity_id": _entity_id(entity, record, place),
         "parent_id": _parent_id(entity, record, place),
-        "seq": record.run_seq,
+        "seq": seq,
         "workflow_run_id": workflow_id(record.run_id),
     }
     if place is not None:
@@ -115,11 +123,16 @@ def noetl_event(record: RunEventRecord) -> dict[str, Any]:
             event["task_run_id"] = task_run_id(place)
     if record.logical_attempt_id > 1 or (place is not None and place.task is not None):
         event["attempt"] = record.logical_attempt_id
-    event["status"] = "error" if record.event_type in ("RunFailed", "RunCancelled") else _status(name, payload)
-    if isinstance(took := payload.pop("durationMs", None), int | float):
+    event["status"] = _status(record.event_type, name, payload)
+    if is_duration(took := payload.pop("durationMs", _duration_within(payload))):
         event["duration_ms"] = round(took)
-    event["payload"] = _payload(entity, record, payload)
+    event["payload"] = _payload(record, payload)
     return event
+
+
+def is_as_it_is(event_type: str) -> bool:
+    """Whether ours have the payload in the model's own shape; so do types from elsewhere."""
+    return event_type.startswith(_AS_THEY_ARE) or event_type not in CATALOG
 
 
 def workflow_id(run_id: str) -> str:
@@ -141,20 +154,34 @@ def task_run_id(place: EntityPath) -> str:
     return f"task:{place.task}:run:{place.task_visit}"
 
 
-def _source(record: RunEventRecord) -> str:
+def _source(record: RunEventWrite) -> str:
     """Who said it, by its own word (`embedded/worker`), or as the catalogue has it."""
     said = (record.emitted_by or "").rpartition("/")[2]
     known = CATALOG.get(record.event_type)
     return said if said in tuple(Role) else str(Role.SERVER if known is None else known.role)
 
 
-def _status(name: str, payload: dict[str, Any]) -> str:
+def _status(event_type: str, name: str, payload: dict[str, Any]) -> str:
+    if event_type in ("RunFailed", "RunCancelled"):
+        return "error"
+    if event_type == "WorkflowFinished" and payload.get("runStatus") in ("FAILED", "CANCELLED"):
+        return "error"
+    if event_type == "LoopDone" and payload.get("stepFailed") is True:
+        return "error"
     if payload.get("error") is not None and name.endswith(".evaluated"):
         return "error"
     return _STATUS.get(name.rpartition(".")[2], "success")
 
 
-def _entity_id(entity: str, record: RunEventRecord, place: EntityPath | None) -> str:
+def _duration_within(payload: dict[str, Any]) -> Any:
+    """How long a task took stands in its outcome."""
+    found: Any = payload
+    for name in ("outcome", "meta", "duration_ms"):
+        found = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _entity_id(entity: str, record: RunEventWrite, place: EntityPath | None) -> str:
     if place is None:
         return record.step_id or (record.run_id if entity == "workflow" else record.plan_id)
     if entity in ("next", "policy", "result"):
@@ -162,10 +189,10 @@ def _entity_id(entity: str, record: RunEventRecord, place: EntityPath | None) ->
         return f"{owner}:attempt:{record.logical_attempt_id}" if entity == "result" and place.task else owner
     if entity == "task":
         return place.task or place.step
-    return iteration_id(place) if entity == "loop" and place.indexes else place.step
+    return iteration_id(place) if place.indexes and place.task is None else place.step
 
 
-def _parent_id(entity: str, record: RunEventRecord, place: EntityPath | None) -> str | None:
+def _parent_id(entity: str, record: RunEventWrite, place: EntityPath | None) -> str | None:
     """Who it belongs to: execution, workflow, step, iteration, task, in this order."""
     if place is None:
         return None if entity == "playbook" and record.step_id is None else record.run_id
@@ -173,21 +200,23 @@ def _parent_id(entity: str, record: RunEventRecord, place: EntityPath | None) ->
         return task_run_id(place)
     if place.task is not None and place.indexes:
         return iteration_id(place)
-    if place.task is not None or entity in ("next", "policy", "loop"):
+    if place.task is not None or place.indexes or entity in ("next", "policy", "loop", "result"):
         return step_run_id(place)
     return workflow_id(record.run_id)
 
 
-def _payload(entity: str, record: RunEventRecord, payload: dict[str, Any]) -> dict[str, Any]:
-    if entity in _AS_THEY_ARE or _OUTCOME & payload.keys():
-        return payload
+def _payload(record: RunEventWrite, payload: dict[str, Any]) -> dict[str, Any]:
+    if is_as_it_is(record.event_type):
+        return _with_worker(payload) if record.event_type in BEGINNINGS else payload
     shown: dict[str, Any] = {}
     if record.event_type in ("StepCompleted", "LoopIterationDone"):
-        shown["outcome"] = {"status": "ok", "result": payload.pop("result", None)}
+        shown["outcome"] = {"status": "ok"}
         if (ref := payload.pop("resultRef", None)) is not None:
             shown["result_ref"] = ref
+        else:
+            shown["outcome"]["result"] = payload.pop("result", None)
     if (error := payload.pop("error", None)) is not None:
-        shown["error"] = error
+        shown["error"] = _with_kind(error)
     if record.event_type == "RunCancelled":
         shown["error"] = {"kind": "cancelled", "message": payload.get("reason")}
     if record.event_type in _ENDS:
@@ -197,3 +226,19 @@ def _payload(entity: str, record: RunEventRecord, payload: dict[str, Any]) -> di
     if payload:
         shown["meta"] = payload
     return shown
+
+
+def _with_worker(payload: dict[str, Any]) -> dict[str, Any]:
+    meta: Any = payload.get("meta", {})
+    if "worker" not in payload or not isinstance(meta, dict):
+        return payload
+    others = {name: value for name, value in payload.items() if name != "worker"}
+    return {**others, "meta": {**cast("dict[str, Any]", meta), "worker": payload["worker"]}}
+
+
+def _with_kind(error: Any) -> Any:
+    """The model tells errors apart by kind; ours of a step call it a category."""
+    if not isinstance(error, dict):
+        return error
+    facts = cast("dict[str, Any]", error)
+    return facts if "kind" in facts or not facts.get("category") else {"kind": facts["category"], **facts}
