@@ -76,6 +76,10 @@ class WorkflowStarted(Payload, frozen=True):
     ctx: JsonObject | None = None
 
 
+class WorkflowFinished(Payload, frozen=True):
+    run_status: str | None = None  # how the run ends; logs of before do not say
+
+
 class StepScheduled(Payload, frozen=True):
     queue: str | None = None  # where workers find it
     args: JsonObject | None = None  # of a playbook: what the arcs to it gave along
@@ -171,6 +175,7 @@ class LoopCounts(Payload, frozen=True):
     total: int | None = None
     done: int | None = None
     failed: int | None = None
+    step_failed: bool | None = None  # its step fails with it
 
 
 class LoopIteration(Payload, frozen=True):

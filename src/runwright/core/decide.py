@@ -20,7 +20,7 @@ from runwright.contract.paths import parse_path
 from runwright.contract.plan import OnFailure, Retry
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
-from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, StepStatus
+from runwright.contract.transitions import ENDED, RUN_TRANSITIONS, STEP_TRANSITIONS, RunStatus, StepStatus
 
 from .asking import NOBODY_CAME, close_approval, may_start
 from .draft import Draft, Violation, draft
@@ -220,7 +220,7 @@ class Decider:
     def end_run(self, event_type: str, payload: payloads.RunEnded) -> None:
         """The run's last word; a playbook's books are closed with it."""
         if self.router is not None:
-            self.say("WorkflowFinished")
+            self.say("WorkflowFinished", payload=payloads.WorkflowFinished(RUN_TRANSITIONS[event_type][1]))
         self.say(event_type, payload=payload)
         if self.router is not None:
             self.say("RunProcessed")

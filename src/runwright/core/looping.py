@@ -66,7 +66,7 @@ def go_on_with_loops(decider: Decider, room: Room) -> None:
             continue
         except RunwrightError as error:  # what it goes over is gone
             if not loop.running:
-                counts = payloads.LoopCounts(loop.total, loop.done, loop.failed)
+                counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=True)
                 decider.say("LoopDone", str(EntityPath(node.step.step_id, attempt=loop.attempt)), 1, counts)
                 decider.fail(node.step.step_id, loop.attempt, error.code, error.detail)
             continue
@@ -162,7 +162,8 @@ def _end_if_done(decider: Decider, node: Node, loop: LoopWork) -> None:
     if loop.running or (loop.done < loop.total and not loop.failed):
         return
     path = str(EntityPath(step_id, attempt=loop.attempt))
-    decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed))
+    counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=loop.failed > 0 or None)
+    decider.say("LoopDone", path, 1, counts)
     cell = decider.state.steps[step_id]
     took = decider.since(cell.started_at)
     if loop.failed:

@@ -289,7 +289,7 @@ class Router:
             if loop.running:
                 return True
             self.offers.drop_unbegun(path)
-            decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed))
+            decider.say("LoopDone", path, 1, payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=True))
             decider.fail(path, 1, error.code, error.detail)
             return True
         if (end := end_of(decider, station, path, loop)) is None:
@@ -299,7 +299,7 @@ class Router:
         scope = self._scope_after(station, visit, end)
         if end.manifest is not None:
             decider.say("ResultManifestUpdated", path, 1, payloads.ResultStored(end.manifest))
-        decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts))
+        decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts, step_failed=end.error is not None or None))
         if end.error is not None:
             decider.say("StepFailed", path, 1, payloads.StepFailed(end.error, end.took_ms))
         else:

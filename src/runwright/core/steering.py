@@ -126,7 +126,7 @@ def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
                 failed = payloads.LoopIteration(index, duration_ms=took, error=error)
                 decider.say("LoopIterationFailed", path, loop.attempts.get(index, 1), failed)
             decider.failed_iterations.clear()
-            counts = payloads.LoopCounts(loop.total, loop.done, loop.failed)
+            counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=True)
             decider.say("LoopDone", str(EntityPath(step_id, attempt=loop.attempt)), 1, counts)
         took = decider.since(cell.started_at)
         decider.say("StepFailed", step_id, cell.attempt, payloads.StepFailed(error, took))
