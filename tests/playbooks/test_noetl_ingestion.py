@@ -688,3 +688,56 @@ def test_whatever_comes_is_taken_once_or_refused(events: list[dict[str, Any]], c
                 assert len(ids) == len(set(ids)), "by its id each is there once, whatever else it says"
 
     asyncio.run(run())
+
+
+_runs = st.sampled_from(["sr-1", "sr-2", "step:a:run:1", "step:b:run:2"])
+_task_runs = st.sampled_from(["tr-1", "tr-2", "task:t:run:1", "task:u:run:2"])
+_placed = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "event_type": st.sampled_from(["step.scheduled", "step.started", "step.done", "step.enter", "step.exit"]),
+            "entity_type": st.just("step"),
+            "entity_id": st.sampled_from(["a", "b"]),
+        },
+        optional={"step_run_id": _runs},
+    ),
+    st.fixed_dictionaries(
+        {
+            "event_type": st.sampled_from(["task.started", "task.attempt.failed", "task.done", "tool.processed"]),
+            "entity_type": st.just("task"),
+            "entity_id": st.sampled_from(["t", "u"]),
+        },
+        optional={"parent_id": _runs, "step_run_id": _runs, "task_run_id": _task_runs, "iteration": st.integers(0, 2)},
+    ),
+    st.fixed_dictionaries(
+        {
+            "event_type": st.sampled_from(["policy.task.evaluated", "result.stored"]),
+            "entity_id": st.sampled_from(["task:t", "task:t:attempt:2", "task:u"]),
+            "parent_id": _task_runs,
+        },
+        optional={"iteration": st.integers(0, 2), "attempt": st.integers(1, 3)},
+    ),
+)
+
+
+@given(st.lists(_placed, max_size=12), st.integers(1, 4))
+def test_however_they_are_cut_into_requests(kinds: list[dict[str, Any]], size: int) -> None:
+    events = [event(0, "playbook.started", entity_type="playbook", entity_id="p")]
+    events += [{**event(number, ""), **each} for number, each in enumerate(kinds, 1)]
+
+    async def views(step: int) -> list[dict[str, Any]]:
+        async with rw.open_log("memory://") as log:
+            for start in range(0, len(events), step):
+                batch = events[start : start + step]
+                assert await taken(log, *batch) == ["appended"] * len(batch)
+            assert await given_back(log, *events) == [_named_today(each) for each in events]
+            return [noetl_event(record) for record in await log.read("exec_01JH")]
+
+    assert asyncio.run(views(len(events))) == asyncio.run(views(size))
+
+
+_TODAY = {"step.enter": "step.started", "step.exit": "step.done", "tool.processed": "task.done"}
+
+
+def _named_today(sent: dict[str, Any]) -> dict[str, Any]:
+    return {**sent, "event_type": _TODAY.get(sent["event_type"], sent["event_type"])}

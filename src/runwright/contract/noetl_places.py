@@ -81,9 +81,9 @@ class Whereabouts:
         """The run of a step, the iteration or the run of a task that it belongs to."""
         at: Any = document.get("iteration")
         index = at if isinstance(at, int) and not isinstance(at, bool) and at >= 0 else None
-        for field in _OF_STEPS:
-            given = document.get(field)
-            found = _read(given) or self._steps.get(given) if isinstance(given, str) else None
+        named = [given for field in _OF_STEPS if isinstance(given := document.get(field), str)]
+        for find in (_read, self._steps.get):  # what an id says by itself, before what it has been told to mean
+            found = next((path for given in named if (path := find(given)) is not None), None)
             if found is not None:
                 is_whole = found.indexes or index is None
                 return found if is_whole else msgspec.structs.replace(found, indexes=(index,))

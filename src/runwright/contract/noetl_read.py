@@ -38,7 +38,7 @@ _FIELDS = {
 }
 _replace = msgspec.structs.replace
 _MOST_ATTEMPTS = 2**31 - 1
-TELLING = tuple(name for name in CATALOG if name.startswith(("Step", "Task", "LoopIteration")))
+TELLING = frozenset(name for name in CATALOG if name.startswith(("Step", "Task", "LoopIteration")))
 """Types from which one learns what the ids of steps and tasks stand for."""
 
 
@@ -147,7 +147,7 @@ class NoetlReader:
 
     def learn(self, event: Incoming) -> None:
         """The event is where it says."""
-        if isinstance(event.place, EntityPath):
+        if isinstance(event.place, EntityPath) and event.event_type in TELLING:
             self._of(event.run_id).learn(event.place, event.given)
 
     def recall(self, record: RunEventRecord) -> None:

@@ -130,7 +130,7 @@ class NoetlImporter:
         if not is_known or run_id in self._recalled:
             return
         self._recalled.add(run_id)
-        after, wanted = 0, EventFilter(TELLING)
+        after, wanted = 0, EventFilter(sorted(TELLING))
         while page := await self._log.select(run_id, wanted, after):
             for record in page:
                 self._reader.recall(record)
