@@ -11,7 +11,7 @@ import msgspec
 
 from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.events import NO_PAYLOAD, Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.noetl import rendered
 from runwright.contract.noetl_read import TELLING, Incoming, NoetlReader
 from runwright.contract.noetl_rest import REST
@@ -21,7 +21,7 @@ from runwright.contract.transitions import Enforcement
 from .judge import NOT_ATTEMPTED
 from .model import EventFilter, Outcome
 from .noetl_heads import Head, head_of, in_sequence, plans_in
-from .open import new_event, new_run
+from .open import encode_payload, new_event, new_run
 from .reader import LogReader
 
 MOST_REMEMBERED = 100_000
@@ -107,8 +107,8 @@ class NoetlImporter:
         document = _document(line)
         if head.run_id in self.blocked:
             return NOT_ATTEMPTED
-        if head.run_id is not None and self._reader.is_lost(document):
-            await self._recall(head.run_id)
+        if head.run_id is not None and head.run_id not in self._recalled:
+            await self._recall(head.run_id, document)
         event = self._reader.read(document)
         run, is_known = await self._run(event.run_id)
         if (run.run_id, event.event_id) in self._seen:
@@ -124,10 +124,10 @@ class NoetlImporter:
         self._waiting.append(move)
         return move
 
-    async def _recall(self, run_id: str) -> None:
-        """Learn from the log what the ids of a run stand for."""
+    async def _recall(self, run_id: str, document: dict[str, Any]) -> None:
+        """Learn from the log what the ids of a run stand for, if an event has some that mean nothing here."""
         _, is_known = await self._run(run_id)
-        if not is_known or run_id in self._recalled:
+        if not is_known or not self._reader.is_lost(document):
             return
         self._recalled.add(run_id)
         after, wanted = 0, EventFilter(sorted(TELLING))
@@ -262,24 +262,23 @@ def _document(line: bytes) -> dict[str, Any]:
 
 
 def _write(event: Incoming, run: RunIdentity) -> RunEventWrite:
-    made = _with_payload(event, run, event.payload)
-    rest = event.rest(rendered(made, dict(event.payload), 1))
-    return _with_payload(event, run, {**event.payload, REST: rest}) if rest else made
-
-
-def _with_payload(event: Incoming, run: RunIdentity, payload: dict[str, Any]) -> RunEventWrite:
     is_ours = uuid4_bytes(event.event_id) is not None
     made = new_event(
         event.event_type,
         run,
         step_id=event.step_id,
-        payload=payload or None,
         attempt=event.attempt,
         emitted_at=event.emitted_at,
         event_id=event.event_id if is_ours else _id_for(event),
         emitted_by=event.emitted_by,
     )
-    return made if is_ours else msgspec.structs.replace(made, foreign_event_id=event.event_id)
+    rest = event.rest(rendered(made, dict(event.payload), 1))
+    payload = {**event.payload, REST: rest} if rest else event.payload
+    return msgspec.structs.replace(
+        made,
+        foreign_event_id=None if is_ours else event.event_id,
+        raw_payload=encode_payload(payload) if payload else NO_PAYLOAD,
+    )
 
 
 def _id_for(event: Incoming) -> str:

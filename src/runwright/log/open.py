@@ -101,16 +101,17 @@ def new_event(
         step_id=step_id,
         emitted_by=emitted_by,
         traceparent=traceparent,
-        raw_payload=NO_PAYLOAD if payload is None else msgspec.Raw(_encode(payload)),
+        raw_payload=NO_PAYLOAD if payload is None else encode_payload(payload),
     )
 
 
-def _encode(payload: dict[str, Any]) -> bytes:
+def encode_payload(payload: dict[str, Any]) -> msgspec.Raw:
+    """A payload as it is appended."""
     try:
         encoded = msgspec.json.encode(payload)
         if b"null" in encoded:  # it would write NaN so, and without a word
             json.dumps(msgspec.to_builtins(payload), allow_nan=False)
-        return encoded
+        return msgspec.Raw(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise RunwrightError(
             ErrorCode.SCHEMA_VALIDATION_FAILED, f"The payload cannot be written as JSON: {error}."
