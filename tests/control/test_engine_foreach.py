@@ -61,7 +61,7 @@ async def test_an_empty_list_is_done_at_once(store: str) -> None:
         assert await operations.result(snapshot.run_id, "each") == []
     assert snapshot.status == "COMPLETED"
     assert lines[2:] == ["StepStarted each", "LoopStarted each", "LoopDone each", "StepCompleted each", "RunCompleted"]
-    assert done.payload == {"total": 0, "done": 0, "failed": 0}
+    assert done.payload == {"total": 0, "done": 0, "failed": 0, "stepFailed": False}
 
 
 @pytest.mark.parametrize("items", ["{{ params.items }}", "{{ params.text }}", "{{ params.nothing }}"])

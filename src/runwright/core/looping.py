@@ -162,7 +162,7 @@ def _end_if_done(decider: Decider, node: Node, loop: LoopWork) -> None:
     if loop.running or (loop.done < loop.total and not loop.failed):
         return
     path = str(EntityPath(step_id, attempt=loop.attempt))
-    counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=loop.failed > 0 or None)
+    counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=loop.failed > 0)
     decider.say("LoopDone", path, 1, counts)
     cell = decider.state.steps[step_id]
     took = decider.since(cell.started_at)

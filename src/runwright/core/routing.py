@@ -299,7 +299,7 @@ class Router:
         scope = self._scope_after(station, visit, end)
         if end.manifest is not None:
             decider.say("ResultManifestUpdated", path, 1, payloads.ResultStored(end.manifest))
-        decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts, step_failed=end.error is not None or None))
+        decider.say("LoopDone", path, 1, payloads.LoopCounts(**end.counts, step_failed=end.error is not None))
         if end.error is not None:
             decider.say("StepFailed", path, 1, payloads.StepFailed(end.error, end.took_ms))
         else:
