@@ -1,0 +1,149 @@
+"""Rules for whom an event is about and who said it: parents, names of entities, and the right to emit."""
+
+from __future__ import annotations
+
+from .catalog import CATALOG, Role
+from .noetl_findings import Findings
+from .noetl_place import Place, label_in, step_name, task_label, without_attempt
+from .noetl_said import Said
+from .noetl_story import Execution, TaskRun
+
+_PARENTS: dict[str, tuple[str, ...]] = {
+    "playbook": ("execution", "playbook"),
+    "workflow": ("execution", "playbook"),
+    "step": ("workflow", "execution", "playbook"),
+    "task": ("step", "iteration"),
+    "loop": ("step", "loop"),
+    "next": ("step",),
+    "policy.admit.evaluated": ("step", "workflow"),
+    "policy.task.evaluated": ("task", "step", "iteration"),
+    "result": ("task", "step", "iteration"),
+}
+"""What the parent of an event may be: workflow, step, task, in this order."""
+
+_INNER = frozenset({"step", "task", "loop", "next", "policy"})
+_ROLES = {kind.dotted: kind.role for kind in CATALOG.values()}
+_OF_WORKERS = frozenset(
+    {
+        *("step.started", "step.done", "step.failed", "task.started", "task.done", "task.failed"),
+        *("task.attempt.started", "task.attempt.done", "task.attempt.failed", "policy.task.evaluated"),
+    }
+)
+"""What only a worker can know. Of loops and results, the model has both speak."""
+
+_WITHOUT_WORKER = frozenset(
+    {
+        *("worker_lost", "lease_expired", "step_timeout", "run_timeout", "worker_timeout", "timeout"),
+        *("cancelled", "canceled", "killed", "operator", "system", "plan"),
+    }
+)
+"""What errors are called that no live worker can report."""
+
+
+# Parents
+
+
+def check_parent(findings: Findings, runs: dict[str, Execution], run: Execution, place: Place, said: Said) -> None:
+    parent = said.parent_id
+    if parent is None:
+        if said.is_orphan and run.has_parents and said.family in _INNER:
+            findings.tell("PARENT_MISSING", f"{said.name} has no parent.")
+        return
+    run.has_parents = True
+    if said.family == "step" and not run.workflow_ids:
+        run.workflow_ids.add(parent)  # nobody else said what the workflow is called
+    kinds = _kinds(run, place, said, parent)
+    allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family)
+    if said.family == "result" and said.task_run_id is None:
+        allowed = ("task", "step", "iteration", "workflow")
+    if not kinds and not (said.name == "playbook.execution.requested" and _is_elsewhere(runs, parent)):
+        findings.tell("PARENT_UNKNOWN", f"Its parent {parent!r} was never heard of.")
+    elif kinds and allowed is not None and not kinds & set(allowed):
+        findings.tell("PARENT_WRONG", f"{parent!r} is not what {said.name} can belong to.")
+
+
+def _kinds(run: Execution, place: Place, said: Said, parent: str) -> set[str]:
+    """What it is known as, to this event; another step's things are strangers."""
+    visit, each, task = place.visit, place.round, place.task
+    own = {
+        "execution": parent == run.execution_id,
+        "playbook": parent == run.playbook_id,
+        "workflow": parent in run.workflow_ids,
+        "step": visit is not None and (without_attempt(parent) == visit.step_run_id or _names(parent, visit.name)),
+        "iteration": each is not None and each.state is not None and parent == each.iteration_id,
+        "loop": visit is not None and visit.loop is not None and parent == visit.loop.entity_id,
+        "task": _is_task(parent, task) if task is not None else visit is None and _is_known_task(run, said, parent),
+    }
+    kinds = {kind for kind, is_it in own.items() if is_it}
+    if said.name.startswith("loop.iteration.") and parent == said.iteration_id:
+        return {"iteration"}
+    is_stranger = parent in run.rounds or parent in run.task_ids or without_attempt(parent) in run.visits
+    return kinds or ({"stranger"} if is_stranger or parent in run.newest else kinds)
+
+
+def _names(parent: str, name: str | None) -> bool:
+    return name is not None and parent in (name, f"step:{name}")
+
+
+def _is_task(parent: str, task: TaskRun) -> bool:
+    return parent in (task.task_run_id, task.label, f"task:{task.label}") or label_in(parent) == task.label
+
+
+def _is_known_task(run: Execution, said: Said, parent: str) -> bool:
+    """A result may be told of after its task, which has been closed by then."""
+    return said.family == "result" and (parent in run.task_ids or label_in(parent) in run.task_ids)
+
+
+def _is_elsewhere(runs: dict[str, Execution], parent: str) -> bool:
+    """A playbook within a playbook may belong to a step or task of the other one."""
+    return any(
+        parent == other.execution_id or parent in other.visits or parent in other.task_ids for other in runs.values()
+    )
+
+
+# Entities
+
+
+def check_entity(findings: Findings, run: Execution, place: Place, said: Said) -> None:
+    """A run of a step is always of the same step, a run of a task of the same task, and the workflow is one."""
+    if said.workflow_run_id is not None:
+        if run.workflow_run_id not in (None, said.workflow_run_id):
+            findings.tell("ENTITY", f"The workflow is {run.workflow_run_id!r}, and not {said.workflow_run_id!r}.")
+        elif run.workflow_run_id is None:
+            run.workflow_run_id = said.workflow_run_id
+            run.workflow_ids.add(said.workflow_run_id)
+    if said.entity_id is None:
+        return
+    visit, task = place.visit, place.task
+    if visit is not None and visit.name is not None and _is_about_step(said) and step_name(said) != visit.name:
+        findings.tell("ENTITY", f"{visit.step_run_id} is a run of {visit.name}, and not of {said.entity_id}.")
+    label = task_label(said)
+    if task is not None and task.label is not None and label not in (None, task.label):
+        findings.tell("ENTITY", f"{task.task_run_id} is a run of {task.label}, and not of {said.entity_id}.")
+
+
+def _is_about_step(said: Said) -> bool:
+    if said.family == "step":
+        return True
+    return said.name in ("next.evaluated", "policy.admit.evaluated") and (said.entity_id or "").startswith("step:")
+
+
+# Who said it
+
+
+def check_source(findings: Findings, place: Place, said: Said) -> None:
+    """Workers never decide; the server speaks for them only where no live worker can."""
+    role = _ROLES.get(said.name)
+    if said.source == "worker" and role is Role.SERVER:
+        findings.tell("EMISSION_RIGHT", f"A worker may not emit {said.name}.")
+    elif said.source == "server" and said.name in _OF_WORKERS and not _may_server(place, said):
+        findings.tell("EMISSION_RIGHT", f"The server may not emit {said.name} of what a worker carries out.")
+
+
+def _may_server(place: Place, said: Said) -> bool:
+    if said.verb == "failed" and _WITHOUT_WORKER & said.trouble:
+        return True
+    visit = place.visit
+    if said.family != "step" or visit is None:
+        return said.family == "step"
+    return said.name == "step.started" or visit.loop is not None or not visit.pipeline.tasks
