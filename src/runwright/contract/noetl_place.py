@@ -17,6 +17,7 @@ from .noetl_story import Execution, Loop, Pipeline, Round, TaskRun, Visit
 _STEP_RUN = re.compile(
     r"(?P<run>step:(?P<step>.+):run:\d{1,18})(?::attempt:\d{1,18})?(?P<iteration>:iteration:(?:\d{1,18}\.)*(?P<at>\d{1,18}))?"
 )
+_ATTEMPT = re.compile(r"(:run:\d{1,18}):attempt:\d{1,18}$")
 _TASK_RUN = re.compile(r"task:(?P<label>.+):run:\d{1,18}")
 _OF_STEPS = frozenset({"step", "task", "loop", "next", "policy"})
 _INSIDE = frozenset({"task", "policy", "result", "loop"})
@@ -64,7 +65,7 @@ def task_label(said: Said) -> str | None:
 
 def without_attempt(step_run_id: str) -> str:
     """Steps of plans have attempts, which are one run to us."""
-    return re.sub(r"(:run:\d{1,18}):attempt:\d{1,18}$", r"\1", step_run_id)
+    return _ATTEMPT.sub(r"\1", step_run_id) if ":attempt:" in step_run_id else step_run_id
 
 
 # Steps

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .catalog import CATALOG, Role
 from .noetl_findings import Findings
 from .noetl_place import Place, label_in, step_name, task_label, without_attempt
 from .noetl_said import Said
-from .noetl_story import Execution, TaskRun
+from .noetl_story import Execution
 
 _PARENTS: dict[str, tuple[str, ...]] = {
     "playbook": ("execution", "playbook"),
@@ -52,46 +54,62 @@ def check_parent(findings: Findings, runs: dict[str, Execution], run: Execution,
     run.has_parents = True
     if said.family == "step" and not run.workflow_ids:
         run.workflow_ids.add(parent)  # nobody else said what the workflow is called
-    kinds = _kinds(run, place, said, parent)
-    allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family)
+    allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family) or tuple(_IS)
     if said.family == "result" and said.task_run_id is None:
-        allowed = ("task", "step", "iteration", "workflow")
-    if not kinds and not (said.name == "playbook.execution.requested" and _is_elsewhere(runs, parent)):
-        findings.tell("PARENT_UNKNOWN", f"Its parent {parent!r} was never heard of.")
-    elif kinds and allowed is not None and not kinds & set(allowed):
+        allowed = (*allowed, "workflow")
+    if any(_IS[kind](run, place, said, parent) for kind in allowed):
+        return
+    if said.name == "playbook.execution.requested" and _is_elsewhere(runs, parent):
+        return
+    if _is_known(run, place, said, parent):
         findings.tell("PARENT_WRONG", f"{parent!r} is not what {said.name} can belong to.")
+    else:
+        findings.tell("PARENT_UNKNOWN", f"Its parent {parent!r} was never heard of.")
 
 
-def _kinds(run: Execution, place: Place, said: Said, parent: str) -> set[str]:
-    """What it is known as, to this event; another step's things are strangers."""
-    visit, each, task = place.visit, place.round, place.task
-    own = {
-        "execution": parent == run.execution_id,
-        "playbook": parent == run.playbook_id,
-        "workflow": parent in run.workflow_ids,
-        "step": visit is not None and (without_attempt(parent) == visit.step_run_id or _names(parent, visit.name)),
-        "iteration": each is not None and each.state is not None and parent == each.iteration_id,
-        "loop": visit is not None and visit.loop is not None and parent == visit.loop.entity_id,
-        "task": _is_task(parent, task) if task is not None else visit is None and _is_known_task(run, said, parent),
-    }
-    kinds = {kind for kind, is_it in own.items() if is_it}
-    if said.name.startswith("loop.iteration.") and parent == said.iteration_id:
-        return {"iteration"}
-    is_stranger = parent in run.rounds or parent in run.task_ids or without_attempt(parent) in run.visits
-    return kinds or ({"stranger"} if is_stranger or parent in run.newest else kinds)
+def _is_step(_run: Execution, place: Place, _said: Said, parent: str) -> bool:
+    visit = place.visit
+    return visit is not None and (without_attempt(parent) == visit.step_run_id or _names(parent, visit.name))
+
+
+def _is_iteration(_run: Execution, place: Place, _said: Said, parent: str) -> bool:
+    each = place.round
+    return each is not None and each.state is not None and parent == each.iteration_id
+
+
+def _is_loop(_run: Execution, place: Place, _said: Said, parent: str) -> bool:
+    loop = None if place.visit is None else place.visit.loop
+    return loop is not None and parent == loop.entity_id
+
+
+def _is_task(run: Execution, place: Place, said: Said, parent: str) -> bool:
+    task = place.task
+    if task is not None:
+        return parent in (task.task_run_id, task.label, f"task:{task.label}") or label_in(parent) == task.label
+    is_late = said.family == "result" and place.visit is None  # its task may have been closed by then
+    return is_late and (parent in run.task_ids or label_in(parent) in run.task_ids)
+
+
+_IS: dict[str, Callable[[Execution, Place, Said, str], bool]] = {
+    "execution": lambda run, _place, _said, parent: parent == run.execution_id,
+    "playbook": lambda run, _place, _said, parent: parent == run.playbook_id,
+    "workflow": lambda run, _place, _said, parent: parent in run.workflow_ids,
+    "step": _is_step,
+    "iteration": _is_iteration,
+    "loop": _is_loop,
+    "task": _is_task,
+}
+"""Whether a parent is this to an event: the run of its own step, and not of another."""
+
+
+def _is_known(run: Execution, place: Place, said: Said, parent: str) -> bool:
+    if parent in run.rounds or parent in run.task_ids or parent in run.newest or without_attempt(parent) in run.visits:
+        return True
+    return any(is_it(run, place, said, parent) for is_it in _IS.values())
 
 
 def _names(parent: str, name: str | None) -> bool:
     return name is not None and parent in (name, f"step:{name}")
-
-
-def _is_task(parent: str, task: TaskRun) -> bool:
-    return parent in (task.task_run_id, task.label, f"task:{task.label}") or label_in(parent) == task.label
-
-
-def _is_known_task(run: Execution, said: Said, parent: str) -> bool:
-    """A result may be told of after its task, which has been closed by then."""
-    return said.family == "result" and (parent in run.task_ids or label_in(parent) in run.task_ids)
 
 
 def _is_elsewhere(runs: dict[str, Execution], parent: str) -> bool:

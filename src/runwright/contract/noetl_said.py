@@ -31,15 +31,9 @@ class Said(msgspec.Struct, frozen=True, eq=False):
     status: str | None
     seq: int | None
     payload: dict[str, Any]
+    family: str  # the first word of its name
+    verb: str  # the last one
     is_orphan: bool  # its parent was said to be null
-
-    @property
-    def family(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def verb(self) -> str:
-        return self.name.rpartition(".")[2]
 
     def part(self, *names: str) -> dict[str, Any]:
         """A mapping inside the payload; an empty one where there is none."""
@@ -89,6 +83,8 @@ def read_said(event: dict[str, Any]) -> Said | None:
         text(event, "status"),
         number(event, "seq", 1),
         mapping(event.get("payload")),
+        name.partition(".")[0],
+        name.rpartition(".")[2],
         "parent_id" in event and event["parent_id"] is None,
     )
 
