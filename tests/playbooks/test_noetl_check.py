@@ -210,6 +210,7 @@ FAULTS: list[tuple[str, Change]] = [
     ("ENTITY", with_field("step.started", "entity_type", "task")),
     ("ENTITY", with_field("step.started", "entity_id", "b")),
     ("ENTITY", with_field("task.done", "entity_id", "b")),
+    ("ENTITY", with_field("playbook.started", "entity_id", "another")),
     ("LEGACY_NAME", with_field("task.started", "event_type", "tool.v2.started")),
     ("NAME", with_field("task.started", "event_type", "task.a.b.started")),
     # The way from request to end, each station once
@@ -258,6 +259,8 @@ FAULTS: list[tuple[str, Change]] = [
     ("PAYLOAD", telling("next.evaluated", "mode", value=["exclusive"])),
     ("NO_TOKEN", telling("next.evaluated", "selected", value=[{"step": "b"}])),
     ("PAYLOAD", telling("policy.admit.evaluated", "allow", value="no")),
+    ("ADMITTED_LATE", again("policy.admit.evaluated", after="step.scheduled")),
+    ("NO_TOKEN", moved("policy.admit.evaluated", "next.evaluated", 1)),
     ("NOT_ADMITTED", telling("policy.admit.evaluated", "allow", value=False)),
     # Tasks, tries and policies
     ("PAYLOAD", telling("policy.task.evaluated", "action", "do", value="dance")),
@@ -298,6 +301,7 @@ FAULTS: list[tuple[str, Change]] = [
     ("PARENT_WRONG", with_field("task.started", "parent_id", "step:a:run:1", 1)),
     ("PARENT_WRONG", with_field("task.started", "parent_id", "task:a:run:1")),
     ("PARENT_UNKNOWN", with_field("task.started", "parent_id", "None")),
+    ("PARENT_WRONG", with_field("playbook.started", "parent_id", "p")),
     ("PARENT_MISSING", with_field("step.started", "parent_id", None)),
 ]
 
@@ -390,6 +394,16 @@ async def test_notes_of_our_own_hide_nothing(file_store: str) -> None:
     for value in ({"final": True}, {"final": True, "tokens": 0}, {"tokens": -5}, {"tokens": "all"}, None, 7):
         change = both(forged, telling("step.scheduled", "meta", value=value, number=2))
         assert wrong(change(copy.deepcopy(log))), value
+
+
+async def test_a_name_that_nobody_knows_is_only_warned_of(file_store: str) -> None:
+    log = await written(file_store)
+    for at in range(1, len(log)):
+        stranger = {**log[at], "event_id": "new", "event_type": "robot.arm.moved", "event_alias": "RobotArmMoved"}
+        found = NoetlChecker().check(
+            renumbered([*copy.deepcopy(log[: at + 1]), stranger, *copy.deepcopy(log[at + 1 :])])
+        )
+        assert [(finding.code, finding.is_warning) for finding in found] == [("UNKNOWN_NAME", True)], at
 
 
 async def test_a_final_step_needs_no_arc(file_store: str) -> None:

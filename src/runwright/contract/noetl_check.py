@@ -105,15 +105,12 @@ class NoetlChecker:
             run.seq = max(run.seq, said.seq)
         take_station(findings, run, said)
         run.seen[said.name] += 1
-        if said.family in ("workflow", "playbook") and said.entity_id is not None:
-            if said.family == "playbook":
-                run.playbook_id = run.playbook_id or said.entity_id
-            else:
-                run.workflow_ids |= {said.entity_id, f"workflow:{said.entity_id}"}
+        if said.family == "workflow" and said.entity_id is not None:
+            run.workflow_ids |= {said.entity_id, f"workflow:{said.entity_id}"}
         place = place_of(run, said)
         check_source(findings, place, said)
         check_entity(findings, run, place, said)
-        loops.check_iteration(findings, place.visit, place.round, said)
+        loops.check_iteration(findings, place.round, said)
         rule = _RULES.get(said.name)
         if rule is not None:
             rule(findings, run, place, said)

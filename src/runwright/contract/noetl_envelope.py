@@ -93,12 +93,13 @@ def _check_status(findings: Findings, said: Said) -> None:
         allowed = STATUSES
     if said.status in STATUSES and said.status not in allowed:
         findings.tell("STATUS", f"The status of {said.name} is {' or '.join(allowed)}, and not {said.status}.")
-    if said.name == "playbook.finished" and said.status == "success" and _speaks_of_failure(said):
-        findings.tell("STATUS", "The playbook is said to have finished well, and its payload says otherwise.")
-
-
-def _speaks_of_failure(said: Said) -> bool:
-    return said.payload.get("error") is not None or said.meta.get("runStatus") in ("FAILED", "CANCELLED")
+    if said.verb not in ("finished", "evaluated"):
+        return
+    end = said.meta.get("runStatus")
+    if said.status == "success" and (said.payload.get("error") is not None or end in ("FAILED", "CANCELLED")):
+        findings.tell("STATUS", f"{said.name} is said to be a success, and its payload says otherwise.")
+    elif said.status == "error" and end == "COMPLETED":
+        findings.tell("STATUS", f"{said.name} is said to be an error, and its payload says otherwise.")
 
 
 def _check_outcome(findings: Findings, said: Said) -> None:

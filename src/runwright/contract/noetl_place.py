@@ -27,6 +27,12 @@ class Place(msgspec.Struct):
     visit: Visit | None = None
     round: Round | None = None
     task: TaskRun | None = None
+    is_vague: bool = False  # a task in a loop, and neither it nor its iteration can be told from others
+
+    @property
+    def is_loose(self) -> bool:
+        """A task in a loop that does not say in which iteration: nobody knows which task comes before it."""
+        return self.round is None and self.visit is not None and self.visit.loop is not None
 
     @property
     def pipeline(self) -> Pipeline | None:
@@ -45,6 +51,7 @@ def place_of(run: Execution, said: Said) -> Place:
         if visit is not None and said.family in _INSIDE:
             place.round = _round(run, visit, said)
             place.task = _task(place, said)
+            place.is_vague = place.is_loose and said.task_run_id is None and said.family in ("task", "policy")
         return place
     return _of_result(run, said) if said.family == "result" else Place()
 

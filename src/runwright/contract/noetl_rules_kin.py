@@ -11,7 +11,7 @@ from .noetl_said import Said
 from .noetl_story import Execution
 
 _PARENTS: dict[str, tuple[str, ...]] = {
-    "playbook": ("execution", "playbook"),
+    "playbook": ("execution",),
     "workflow": ("execution", "playbook"),
     "step": ("workflow", "execution", "playbook"),
     "task": ("step", "iteration"),
@@ -23,7 +23,7 @@ _PARENTS: dict[str, tuple[str, ...]] = {
 }
 """What the parent of an event may be: workflow, step, task, in this order."""
 
-_INNER = frozenset({"step", "task", "loop", "next", "policy"})
+_INNER = frozenset({"step", "task", "loop", "next"})
 _ROLES = {kind.dotted: kind.role for kind in CATALOG.values()}
 _OF_WORKERS = frozenset(
     {
@@ -36,7 +36,7 @@ _OF_WORKERS = frozenset(
 _WITHOUT_WORKER = frozenset(
     {
         *("worker_lost", "lease_expired", "step_timeout", "run_timeout", "worker_timeout", "timeout"),
-        *("cancelled", "canceled", "killed", "operator", "system", "plan"),
+        *("cancelled", "canceled", "killed", "operator"),
     }
 )
 """What errors are called that no live worker can report."""
@@ -52,19 +52,27 @@ def check_parent(findings: Findings, runs: dict[str, Execution], run: Execution,
             findings.tell("PARENT_MISSING", f"{said.name} has no parent.")
         return
     run.has_parents = True
-    if said.family == "step" and not run.workflow_ids:
-        run.workflow_ids.add(parent)  # nobody else said what the workflow is called
-    allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family) or tuple(_IS)
-    if said.family == "result" and said.task_run_id is None:
-        allowed = (*allowed, "workflow")
+    if said.family == "step" and not run.has_step_parents:
+        run.has_step_parents = True
+        if run.workflow_run_id is None and not _is_known(run, place, said, parent):
+            run.workflow_ids.add(parent)  # nobody else says what the workflow is called
+    allowed = _allowed(said)
     if any(_IS[kind](run, place, said, parent) for kind in allowed):
         return
     if said.name == "playbook.execution.requested" and _is_elsewhere(runs, parent):
         return
-    if _is_known(run, place, said, parent):
-        findings.tell("PARENT_WRONG", f"{parent!r} is not what {said.name} can belong to.")
-    else:
+    if not _is_known(run, place, said, parent):
         findings.tell("PARENT_UNKNOWN", f"Its parent {parent!r} was never heard of.")
+    elif allowed:
+        findings.tell("PARENT_WRONG", f"{parent!r} is not what {said.name} can belong to.")
+
+
+def _allowed(said: Said) -> tuple[str, ...]:
+    """Nothing where the model does not say."""
+    if said.name not in _ROLES:
+        return ()
+    allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family, ())
+    return (*allowed, "workflow") if said.family == "result" and said.task_run_id is None else allowed
 
 
 def _is_step(_run: Execution, place: Place, _said: Said, parent: str) -> bool:
@@ -92,7 +100,7 @@ def _is_task(run: Execution, place: Place, said: Said, parent: str) -> bool:
 
 _IS: dict[str, Callable[[Execution, Place, Said, str], bool]] = {
     "execution": lambda run, _place, _said, parent: parent == run.execution_id,
-    "playbook": lambda run, _place, _said, parent: parent == run.playbook_id,
+    "playbook": lambda run, _place, _said, parent: parent == run.entities.get("playbook"),
     "workflow": lambda run, _place, _said, parent: parent in run.workflow_ids,
     "step": _is_step,
     "iteration": _is_iteration,
@@ -130,8 +138,12 @@ def check_entity(findings: Findings, run: Execution, place: Place, said: Said) -
         elif run.workflow_run_id is None:
             run.workflow_run_id = said.workflow_run_id
             run.workflow_ids.add(said.workflow_run_id)
-    if said.entity_id is None:
+    if said.entity_id is None or said.name not in _ROLES:
         return
+    if said.family in ("playbook", "workflow"):
+        known = run.entities.setdefault(said.family, said.entity_id)
+        if known != said.entity_id:
+            findings.tell("ENTITY", f"The {said.family} is {known!r}, and not {said.entity_id!r}.")
     visit, task = place.visit, place.task
     if visit is not None and visit.name is not None and _is_about_step(said) and step_name(said) != visit.name:
         findings.tell("ENTITY", f"{visit.step_run_id} is a run of {visit.name}, and not of {said.entity_id}.")

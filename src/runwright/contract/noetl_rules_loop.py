@@ -5,7 +5,7 @@ from __future__ import annotations
 from .noetl_findings import Findings
 from .noetl_place import Place, index_in
 from .noetl_said import Said
-from .noetl_story import Execution, Loop, Round, Visit
+from .noetl_story import Execution, Loop, Round
 
 
 def loop_started(findings: Findings, run: Execution, place: Place, said: Said) -> None:
@@ -112,11 +112,11 @@ def _count(said: Said, field: str) -> int | None:
     return given if type(given) is int else None
 
 
-def check_iteration(findings: Findings, visit: Visit | None, each: Round | None, said: Said) -> None:
+def check_iteration(findings: Findings, each: Round | None, said: Said) -> None:
     """Whether the number of an iteration, its id, and what is known of it fit each other."""
     if said.iteration is None:
         return
     named = None if said.iteration_id is None else index_in(said.iteration_id)
-    known = None if each is None or visit is None else each.index
-    if said.iteration != (said.iteration if named is None else named) or known not in (None, said.iteration):
+    known = None if each is None else each.index
+    if named not in (None, said.iteration) or known not in (None, said.iteration):
         findings.tell("ITERATION", f"Iteration {said.iteration} is not the one that its ids speak of.")

@@ -18,18 +18,21 @@ _WAY = (
 )
 """The stations of a playbook, each once, in this order; all that its steps do is one of them."""
 
+_OF_BEGUN = ("playbook.started", "workflow.started", "workflow.finished")
+"""What is not missing where an execution was refused, or cancelled before it began."""
+
 _RANK = {name: rank for rank, name in enumerate(_WAY)}
 _STEPS = _RANK["steps"]
 _AT_WORK = frozenset(
     {
-        *("policy.admit.evaluated", "step.scheduled", "step.started", "step.done", "step.failed", "step.skipped"),
+        *("policy.admit.evaluated", "step.scheduled", "step.started", "step.done", "step.failed"),
         *("task.started", "task.attempt.started", "task.attempt.done", "task.attempt.failed", "task.done"),
         *("task.failed", "policy.task.evaluated", "next.evaluated", "loop.started", "loop.done"),
         *("loop.iteration.scheduled", "loop.iteration.started", "loop.iteration.done", "loop.iteration.failed"),
         *("result.stored", "result.manifest.updated"),
     }
 )
-_NOT_AFTERWARDS = _AT_WORK | {"playbook.started", "playbook.paused", "playbook.resumed"}
+_NOT_AFTERWARDS = _AT_WORK | {"step.skipped", "playbook.started", "playbook.paused", "playbook.resumed"}
 _OF_PLAYBOOKS = frozenset(
     {
         *("workflow.started", "workflow.finished", "playbook.processed", "policy.admit.evaluated"),
@@ -38,7 +41,7 @@ _OF_PLAYBOOKS = frozenset(
 )
 """Whoever says one of these runs a playbook, and must say all that the model asks for."""
 
-STOPS = frozenset({"cancelled", "canceled", "killed", "timeout", "run_timeout", "operator"})
+_STOPS = frozenset({"cancelled", "canceled", "killed", "timeout", "run_timeout", "operator"})
 """What errors are called of whatever was stopped before it could end by itself."""
 
 
@@ -112,8 +115,8 @@ def _missing(run: Execution) -> list[str]:
     needed = list(_WAY[1 : run.reached])
     if run.finished is not None:
         needed.append("playbook.processed")
-    if run.finished is not None and not _is_good(run.finished) and not run.visits:
-        needed = [each for each in needed if each not in ("playbook.started", "workflow.started")]  # it never began
+    if run.finished is not None and not _is_good(run.finished) and not run.visits and not run.seen["workflow.started"]:
+        needed = [each for each in needed if each not in _OF_BEGUN]
     return [each for each in needed if each != "steps" and not run.seen[each]]
 
 
@@ -126,7 +129,12 @@ def _is_stopped(finished: Said) -> bool:
     if _is_good(finished):
         return False
     status = finished.meta.get("runStatus")
-    return status == "CANCELLED" or bool(STOPS & finished.trouble) or (status is None and not finished.trouble)
+    return status == "CANCELLED" or _speaks_of_stop(finished) or (status is None and not finished.trouble)
+
+
+def _speaks_of_stop(said: Said) -> bool:
+    """A step that took too long was not stopped with all the rest."""
+    return bool(_STOPS & said.trouble) and "step_timeout" not in said.trouble
 
 
 def _close_steps(findings: Findings, run: Execution, finished: Said) -> None:
@@ -134,7 +142,7 @@ def _close_steps(findings: Findings, run: Execution, finished: Said) -> None:
     for visit in run.live:
         if visit.is_running and not run.seen["workflow.finished"]:
             findings.tell("STEP_OPEN", f"Execution {run.execution_id} ended while {visit.step_run_id} had not.")
-        if visit.ended is not None and not visit.routed and not stopped and not STOPS & visit.ended.trouble:
+        if visit.ended is not None and not visit.routed and not stopped and not _speaks_of_stop(visit.ended):
             findings.tell("NOT_ROUTED", f"The arcs of {visit.step_run_id} were never evaluated.")
         if not visit.started and _is_good(finished):
             findings.tell("NEVER_STARTED", f"{visit.step_run_id} was scheduled and never started, and all is well?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from .noetl_findings import Findings
-from .noetl_place import Place, step_name
+from .noetl_place import Place
 from .noetl_said import Said, mapping
 from .noetl_story import Execution, Visit
 
@@ -27,11 +27,18 @@ def admitted(findings: Findings, run: Execution, place: Place, said: Said) -> No
     elif "allow" not in said.payload:
         sentence = "policy.admit.evaluated does not say whether the step was allowed."
         findings.tell("PAYLOAD", sentence, warning=not said.payload)
-    if place.visit is not None:
-        place.visit.admitted = allow is not False
-    name = step_name(said)
-    if allow is False and name is not None:
-        run.denied.add(name)
+    visit = place.visit
+    if visit is None:
+        return
+    if visit.scheduled:
+        findings.tell("ADMITTED_LATE", "The step was judged after it had been scheduled.")
+    visit.admitted = allow is not False
+    if visit.name is None:
+        return
+    if allow is False:
+        run.denied.add(visit.name)
+    if not run.tokens[visit.name] and not run.has_free_token and not _is_quiet(run, visit, visit.name):
+        findings.tell("NO_TOKEN", f"{visit.name} was judged, and no arc leads to it that was not used up.")
 
 
 def scheduled(findings: Findings, run: Execution, place: Place, said: Said) -> None:
@@ -80,14 +87,19 @@ def _told_tokens(findings: Findings, said: Said) -> int | None:
 def _is_final(run: Execution, visit: Visit, name: str, said: Said) -> bool:
     """A playbook's final step needs no token. It is run once, when nothing else is left to do; a log that counts tokens
     says so."""
-    if run.final is not None or ("tokens" in said.meta and said.meta.get("final") is not True):
+    if "tokens" in said.meta and said.meta.get("final") is not True:
         return False
-    if any(other is not visit and not other.is_over for other in run.live):
-        return False
-    if any(left > 0 and other != name for other, left in run.fresh.items()):
+    if not _is_quiet(run, visit, name):
         return False
     run.final = visit
     return True
+
+
+def _is_quiet(run: Execution, visit: Visit, name: str) -> bool:
+    """Whether nothing else is left to do, and no final step has run."""
+    if run.final is not None or any(other is not visit for other in run.live):
+        return False
+    return not any(left > 0 and other != name for other, left in run.fresh.items())
 
 
 def started(findings: Findings, run: Execution, place: Place, said: Said) -> None:
@@ -126,13 +138,15 @@ def _check_inside(findings: Findings, visit: Visit, said: Said) -> None:
         findings.tell("TASK_OPEN", "The step ended while one of its tasks had not.")
     if said.name == "step.failed":
         return
-    if visit.pipeline.is_failed:
+    if (loop := visit.loop) is not None:
+        if loop.ended < loop.expected:
+            findings.tell(
+                "LOOP_OPEN", f"The step ended well, and {loop.ended} of {loop.expected} iterations had ended."
+            )
+    elif visit.pipeline.is_failed:
         findings.tell("OUTCOME", "The step ended well, and its last task failed.")
-    if visit.pipeline.is_jumping:
+    elif visit.pipeline.is_jumping:
         findings.tell("ACTION", "The step ended well, and its last policy said to jump to another task.")
-    loop = visit.loop
-    if loop is not None and loop.ended < loop.expected:
-        findings.tell("LOOP_OPEN", f"The step ended well, and {loop.ended} of {loop.expected} iterations had.")
 
 
 def _settle(run: Execution, visit: Visit) -> None:

@@ -12,20 +12,19 @@ _ACTIONS = ("retry", "jump", "continue", "break", "fail")
 
 def started(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     visit, pipeline = place.visit, place.pipeline
-    if visit is None or pipeline is None:
+    if visit is None or pipeline is None or place.is_vague:
         return
     if not visit.is_running:
         findings.tell("TASK_OUTSIDE", "The task started outside of a running step.")
     if place.round is not None and place.round.state != "started":
         findings.tell("TASK_OUTSIDE", "The task started outside of a running iteration.")
-    elif place.round is None and visit.loop is not None:
-        findings.tell("TASK_OUTSIDE", "The task of a loop started outside of an iteration.")
     if place.task is not None:
         findings.tell("STARTED_TWICE", "This run of the task has started before.")
         return
-    _check_turn(findings, pipeline, said)
+    if not place.is_loose:
+        _check_turn(findings, pipeline, said)
     _check_attempt(findings, 1, said)
-    if place.round is None and visit.server_start is not None:
+    if visit.loop is None and visit.server_start is not None:
         sentence = "The server may not start a step that a worker carries out."
         findings.tell("EMISSION_RIGHT", sentence, about=visit.server_start)
         visit.server_start = None
@@ -36,6 +35,7 @@ def _begin(run: Execution, place: Place, pipeline: Pipeline, said: Said) -> None
     label, index = said.entity_id, None if place.round is None else place.round.index
     key = said.task_run_id or f"{label}#{len(pipeline.tasks) + 1}"
     task = pipeline.tasks[key] = pipeline.current = TaskRun(key, label, index)
+    pipeline.under_way += 1
     if label is not None:
         pipeline.by_label[label] = task
     run.begin_task(task)
@@ -71,13 +71,13 @@ def attempt_started(findings: Findings, run: Execution, place: Place, said: Said
     task.tries, task.last_try, task.judged, task.action = number, "started", None, None
 
 
-def attempt_ended(findings: Findings, _run: Execution, place: Place, said: Said) -> None:
+def attempt_ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     if (task := _under_way(findings, place, "A try ended of a task that is not under way.")) is None:
         return
     if task.last_try != "started" or (said.attempt or task.tries) != task.tries:
         findings.tell("ATTEMPT_ORDER", "A try ended that is not under way.")
     task.last_try = said.verb
-    _name_result(_run, said)
+    _name_result(run, said)
 
 
 def judged(findings: Findings, _run: Execution, place: Place, said: Said) -> None:
@@ -85,6 +85,8 @@ def judged(findings: Findings, _run: Execution, place: Place, said: Said) -> Non
     if do not in _ACTIONS:
         findings.tell("PAYLOAD", f"policy.task.evaluated has an action with `do`: one of {', '.join(_ACTIONS)}.")
     task = place.task
+    if place.is_vague:
+        return
     if task is None:
         if place.visit is not None or said.task_run_id is not None or said.parent_id is not None:
             findings.tell("POLICY_ORDER", "A policy was evaluated of a task that is not under way.")
@@ -99,7 +101,7 @@ def judged(findings: Findings, _run: Execution, place: Place, said: Said) -> Non
 
 
 def ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:
-    if place.visit is None:
+    if place.visit is None or place.is_vague:
         return
     task = place.task
     if task is None:
@@ -116,6 +118,8 @@ def ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     _check_outcome(findings, task, said)
     task.ended = said.verb
     run.end_task(task)
+    if place.pipeline is not None:
+        place.pipeline.under_way -= 1
     _name_result(run, said)
 
 
@@ -145,7 +149,7 @@ def _check_attempt(findings: Findings, expected: int, said: Said) -> None:
 
 
 def _under_way(findings: Findings, place: Place, sentence: str) -> TaskRun | None:
-    if place.visit is None:
+    if place.visit is None or place.is_vague:
         return None
     if place.task is None or place.task.ended is not None:
         findings.tell("NOT_STARTED", sentence)

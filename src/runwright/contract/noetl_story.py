@@ -33,10 +33,11 @@ class Pipeline(msgspec.Struct, eq=False):
     tasks: dict[str, TaskRun] = {}
     by_label: dict[str, TaskRun] = {}  # the newest run of each
     current: TaskRun | None = None  # the one that began last
+    under_way: int = 0
 
     @property
     def is_open(self) -> bool:
-        return self.current is not None and self.current.ended is None
+        return self.under_way > 0
 
     @property
     def is_failed(self) -> bool:
@@ -129,7 +130,8 @@ class Execution(msgspec.Struct, eq=False):
     is_playbook: bool = False
     finished: Said | None = None
     has_parents: bool = False
-    playbook_id: str | None = None
+    has_step_parents: bool = False
+    entities: dict[str, str] = {}  # what the playbook and the workflow are called
     workflow_ids: set[str] = set()
     workflow_run_id: str | None = None
     visits: dict[str, Visit] = {}
