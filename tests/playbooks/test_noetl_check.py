@@ -406,6 +406,92 @@ async def test_a_name_that_nobody_knows_is_only_warned_of(file_store: str) -> No
         assert [(finding.code, finding.is_warning) for finding in found] == [("UNKNOWN_NAME", True)], at
 
 
+def told(name: str, entity: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"event_type": name, "entity_id": entity, "parent_id": parent, **fields}
+
+
+def routed(step: str, *names: str) -> dict[str, Any]:
+    arcs = [{"step": name} for name in names]
+    payload = {"mode": "exclusive", "matched": arcs, "selected": arcs}
+    return told("next.evaluated", f"step:{step}", f"step:{step}:run:1", payload=payload)
+
+
+def admitted(step: str) -> dict[str, Any]:
+    return told("policy.admit.evaluated", f"step:{step}", f"step:{step}:run:1", payload={"allow": True})
+
+
+def of_another_producer() -> Log:
+    """In the form of the model's own examples: policies and results name their task alone, tasks only their step."""
+    step, one, two = "step:fetch:run:1", "task:page:run:1", "task:page:run:2"
+    retry, go_on = {"action": {"do": "retry"}}, {"action": {"do": "continue"}}
+    rows = [
+        told("playbook.execution.requested", "demo"),
+        told("playbook.request.evaluated", "demo"),
+        told("playbook.started", "demo"),
+        told("workflow.started", "main", "exec_1"),
+        admitted("fetch"),
+        told("step.scheduled", "fetch", "wf-9"),
+        told("step.started", "fetch", "wf-9"),
+        told("loop.started", "fetch", step),
+        told("loop.iteration.scheduled", "loop:fetch", step, iteration=0),
+        told("loop.iteration.scheduled", "loop:fetch", step, iteration=1),
+        told("loop.iteration.started", "loop:fetch", step, iteration=0),
+        told("loop.iteration.started", "loop:fetch", step, iteration=1),
+        told("task.started", "page", step, task_run_id=one),
+        told("task.started", "page", step, task_run_id=two),
+        told("task.attempt.started", "page", step, task_run_id=one, attempt=1),
+        told("task.attempt.failed", "page", step, task_run_id=one, attempt=1, status="error"),
+        told("policy.task.evaluated", "task:page", one, payload=retry),
+        told("task.attempt.started", "page", step, task_run_id=one, attempt=2),
+        told("result.stored", "task:page:attempt:2", one, payload={"result_ref": {"ref": "noetl://1"}}),
+        told("task.attempt.done", "page", step, task_run_id=one, attempt=2),
+        told("policy.task.evaluated", "task:page", one, payload=go_on),
+        told("task.done", "page", step, task_run_id=two),
+        told("task.done", "page", step, task_run_id=one, payload={"result_ref": {"ref": "noetl://1"}}),
+        told("loop.iteration.done", "loop:fetch", step, iteration=1),
+        told("loop.iteration.done", "loop:fetch", step, iteration=0),
+        told("loop.done", "fetch", step),
+        routed("fetch", "validate"),
+        told("step.done", "fetch", "wf-9"),
+        admitted("validate"),
+        told("step.scheduled", "validate", "wf-9"),
+        told("step.started", "validate", "wf-9", source="server"),  # there is nothing in it for a worker
+        told("step.done", "validate", "wf-9", source="server"),
+        routed("validate"),
+        told("workflow.finished", "main", "exec_1", status="success"),
+        told("playbook.finished", "demo", status="success"),
+        told("playbook.processed", "demo"),
+    ]
+    always = {"timestamp": "2026-02-05T23:11:22Z", "execution_id": "exec_1"}
+    return [{"event_id": f"01JH{at}", **always, **row} for at, row in enumerate(rows)]
+
+
+def in_loop(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**event, **fields} if event["event_type"].startswith("loop.iteration.") else event
+
+
+def test_a_log_of_another_producer_is_right() -> None:
+    log = of_another_producer()
+    assert NoetlChecker().check(log) == []
+    nameless = [{**event, "task_run_id": None} for event in log]
+    assert NoetlChecker().check(nameless) == []
+    assert NoetlChecker().check([in_loop(event, iteration=None) for event in nameless]) == []
+    named = [in_loop(event, iteration=None, entity_id=f"it-{event.get('iteration')}") for event in log]
+    assert NoetlChecker().check(named) == []
+    assert NoetlChecker().check([{**event, "parent_id": None} for event in nameless[:5]])[0].is_warning
+
+
+def test_the_log_of_another_producer_is_held_to_causes() -> None:
+    for name in ("task.started", "task.done", "step.started", "step.scheduled", "loop.started", "loop.iteration.done"):
+        log = of_another_producer()
+        assert wrong([*log[: first(log, name)], *log[first(log, name) + 1 :]]), name
+
+
+def test_an_execution_that_was_refused_has_nothing_else() -> None:
+    log = [of_another_producer()[at] for at in (0, 1, -2, -1)]
+    assert wrong([{**event, "status": "error" if event is log[2] else None} for event in log]) == []
+
+
 async def test_a_final_step_needs_no_arc(file_store: str) -> None:
     document = playbook({"step": "a", "tool": noop()}, {"step": "z", "tool": noop()})
     log = await log_of(file_store, {**document, "executor": {"spec": {"final_step": "z"}}}, "COMPLETED")

@@ -146,7 +146,7 @@ def _first(candidates: Iterable[Visit], fits: Callable[[Visit], bool]) -> Visit 
 
 
 def _round(run: Execution, visit: Visit, said: Said) -> Round | None:
-    given, index = _iteration_id(run, said), said.iteration
+    given, index = _iteration_id(run, visit, said), said.iteration
     if given is None and index is None:
         return None
     loop = visit.loop
@@ -168,15 +168,18 @@ def _round(run: Execution, visit: Visit, said: Said) -> Round | None:
     return found
 
 
-def _iteration_id(run: Execution, said: Said) -> str | None:
+def _iteration_id(run: Execution, visit: Visit, said: Said) -> str | None:
     if said.iteration_id is not None:
         return said.iteration_id
     parent = said.parent_id
     if parent is not None and (parent in run.rounds or ":iteration:" in parent):
         return parent
-    if said.name.startswith("loop.iteration.") and said.entity_id is not None and ":iteration:" in said.entity_id:
-        return said.entity_id
-    return None
+    entity = said.entity_id
+    if entity is None or not said.name.startswith("loop.iteration."):
+        return None
+    loop = None if visit.loop is None else visit.loop.entity_id
+    is_own = said.iteration is None and entity not in (loop, visit.name, f"loop:{visit.name}", visit.step_run_id)
+    return entity if is_own or ":iteration:" in entity else None
 
 
 def _with_name(run: Execution, loop: Loop, found: Round, given: str) -> Round | None:

@@ -94,8 +94,9 @@ def _is_task(run: Execution, place: Place, said: Said, parent: str) -> bool:
     task = place.task
     if task is not None:
         return parent in (task.task_run_id, task.label, f"task:{task.label}") or label_in(parent) == task.label
+    label = label_in(parent)
     is_late = said.family == "result" and place.visit is None  # its task may have been closed by then
-    return is_late and (parent in run.task_ids or label_in(parent) in run.task_ids)
+    return label in run.vague_tasks or (is_late and (parent in run.task_ids or label in run.task_ids))
 
 
 _IS: dict[str, Callable[[Execution, Place, Said, str], bool]] = {

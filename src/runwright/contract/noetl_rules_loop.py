@@ -17,7 +17,7 @@ def loop_started(findings: Findings, run: Execution, place: Place, said: Said) -
     state = None if visit.loop is None else visit.loop.state
     if state == "started" or (state == "done" and run.is_playbook):
         findings.tell("STARTED_TWICE", "The loop of this run of the step began before.")
-    visit.loop = Loop("started", said.entity_id, _count(said, "total"))
+    visit.loop = Loop("started", said.entity_id, total=_count(said, "total"))
 
 
 def iteration_scheduled(findings: Findings, run: Execution, place: Place, _said: Said) -> None:
@@ -73,6 +73,8 @@ def _within(findings: Findings, place: Place) -> tuple[Loop, Round] | None:
         return None
     if visit.loop is None or visit.loop.state != "started":
         findings.tell("ITERATION_OUTSIDE", "An iteration outside of a running loop.")
+    if visit.loop is not None and each is None:
+        visit.loop.is_vague = True
     return None if visit.loop is None or each is None else (visit.loop, each)
 
 
@@ -91,7 +93,7 @@ def loop_done(findings: Findings, run: Execution, place: Place, said: Said) -> N
         findings.tell("NOT_STARTED", "A loop was done that never began.")
     if loop.states["started"] > 0:
         findings.tell("LOOP_OPEN", "The loop was done while one of its iterations was not.")
-    if run.is_playbook:
+    if run.is_playbook and not loop.is_vague:
         _check_counts(findings, loop, said)
     if visit.ended is not None:
         findings.tell("LOOP_OPEN", "The loop was done after its step had ended.")

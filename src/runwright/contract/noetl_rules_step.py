@@ -139,7 +139,7 @@ def _check_inside(findings: Findings, visit: Visit, said: Said) -> None:
     if said.name == "step.failed":
         return
     if (loop := visit.loop) is not None:
-        if loop.ended < loop.expected:
+        if loop.ended < loop.expected and not loop.is_vague:
             findings.tell(
                 "LOOP_OPEN", f"The step ended well, and {loop.ended} of {loop.expected} iterations had ended."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .noetl_findings import Findings
-from .noetl_place import Place
+from .noetl_place import Place, task_label
 from .noetl_said import Said
 from .noetl_story import Execution, Pipeline, TaskRun
 
@@ -12,6 +12,8 @@ _ACTIONS = ("retry", "jump", "continue", "break", "fail")
 
 def started(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     visit, pipeline = place.visit, place.pipeline
+    if place.is_vague and said.entity_id is not None:
+        run.vague_tasks.add(said.entity_id)
     if visit is None or pipeline is None or place.is_vague:
         return
     if not visit.is_running:
@@ -80,12 +82,12 @@ def attempt_ended(findings: Findings, run: Execution, place: Place, said: Said) 
     _name_result(run, said)
 
 
-def judged(findings: Findings, _run: Execution, place: Place, said: Said) -> None:
+def judged(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     do = said.part("action").get("do")
     if do not in _ACTIONS:
         findings.tell("PAYLOAD", f"policy.task.evaluated has an action with `do`: one of {', '.join(_ACTIONS)}.")
     task = place.task
-    if place.is_vague:
+    if place.is_vague or task_label(said) in run.vague_tasks:
         return
     if task is None:
         if place.visit is not None or said.task_run_id is not None or said.parent_id is not None:

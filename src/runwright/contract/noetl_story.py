@@ -66,6 +66,7 @@ class Round(msgspec.Struct, eq=False):
 class Loop(msgspec.Struct, eq=False):
     state: str | None = None  # started, done
     entity_id: str | None = None
+    is_vague: bool = False  # some iterations cannot be told apart
     total: int | None = None
     rounds: dict[str, Round] = {}
     by_index: dict[int, Round] = {}
@@ -142,6 +143,7 @@ class Execution(msgspec.Struct, eq=False):
     live: dict[Visit, None] = {}  # scheduled and not over
     open_tasks: dict[str, dict[TaskRun, None]] = {}  # by id and by label: those that name no step are looked for here
     task_ids: set[str] = set()
+    vague_tasks: set[str] = set()  # labels of tasks whose runs cannot be told apart
     tokens: Counter[str] = msgspec.field(default_factory=Counter[str])  # as many as can be there
     fresh: Counter[str] = msgspec.field(default_factory=Counter[str])  # of those, what nothing can have taken
     has_free_token: bool = False  # where it begins was not said
