@@ -64,8 +64,8 @@ class NoetlChecker:
         self._runs: dict[str, Execution] = {}
 
     def check(self, events: Iterable[Any]) -> list[NoetlFinding]:
-        for number_, event in enumerate(events, 1):
-            self._look(number_, event)
+        for place, event in enumerate(events, 1):
+            self._look(place, event)
         self._findings.turn_to(None, None)
         for run in self._runs.values():
             close(self._findings, run)

@@ -145,7 +145,7 @@ def _close_steps(findings: Findings, run: Execution, finished: Said) -> None:
         if visit.ended is not None and not visit.routed and not stopped and not _speaks_of_stop(visit.ended):
             findings.tell("NOT_ROUTED", f"The arcs of {visit.step_run_id} were never evaluated.")
         if not visit.started and _is_good(finished):
-            findings.tell("NEVER_STARTED", f"{visit.step_run_id} was scheduled and never started, and all is well?")
+            findings.tell("NEVER_STARTED", f"It ended well, and {visit.step_run_id} was scheduled and never started.")
     if _is_good(finished) and not run.nameless:
         _close_tokens(findings, run)
 
