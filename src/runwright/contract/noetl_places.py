@@ -33,10 +33,11 @@ class Whereabouts:
     def __init__(self) -> None:
         self._steps: dict[str, EntityPath] = {}
         self._tasks: dict[tuple[str, int | None], EntityPath] = {}  # within an iteration, and the latest of all
+        self._older: dict[tuple[str, int | None], EntityPath] = {}  # the same, as the log had it before
         self._named: dict[str, int] = {}  # of a step: its latest visit that has an id of its own
 
-    def learn(self, place: EntityPath, ids: dict[str, Any]) -> None:
-        """An event with these ids is there."""
+    def learn(self, place: EntityPath, ids: dict[str, Any], *, is_old: bool = False) -> None:
+        """An event with these ids is there. `is_old`: it was so before any of this stream came."""
         step = msgspec.structs.replace(place, task=None, task_visit=1)
         visit = msgspec.structs.replace(step, indexes=())
         for field, path in (("step_run_id", visit), ("iteration_id", step)):
@@ -46,16 +47,19 @@ class Whereabouts:
                 self._named[place.step] = max(self._named.get(place.step, 0), place.visit)
         if place.task is None:
             return
+        tasks = self._older if is_old else self._tasks
         for given in (ids.get("task_run_id"), task_run_id(place)):
             if isinstance(given, str):
-                self._tasks[given, None] = place
-                self._tasks[given, place.indexes[-1] if place.indexes else None] = place
+                tasks[given, None] = place
+                tasks[given, place.indexes[-1] if place.indexes else None] = place
 
     def is_lost(self, entity: str, document: dict[str, Any]) -> bool:
         """Whether it names something by ids that mean nothing here. The log may know more."""
-        fields = (*_OF_STEPS[:2], *(_OF_TASKS if entity in _ABOUT_TASKS else ()))
-        named = any(isinstance(document.get(field), str) for field in fields)
-        return named and entity not in ("playbook", "workflow") and self._step(document) is None
+        if entity in ("playbook", "workflow"):
+            return False
+        if any(isinstance(given := document.get(field), str) and not self._find(given) for field in _OF_STEPS[:2]):
+            return True
+        return entity in _ABOUT_TASKS and self._is_guess(document)
 
     def place(self, entity: str, document: dict[str, Any]) -> EntityPath | str | None:
         """A path; where there is none, the text that names it; None for what is about the whole run."""
@@ -79,8 +83,7 @@ class Whereabouts:
 
     def _step(self, document: dict[str, Any]) -> EntityPath | None:
         """The run of a step, the iteration or the run of a task that it belongs to."""
-        at: Any = document.get("iteration")
-        index = at if isinstance(at, int) and not isinstance(at, bool) and at >= 0 else None
+        index = _iteration(document)
         named = [given for field in _OF_STEPS if isinstance(given := document.get(field), str)]
         for find in (_read, self._steps.get):  # what an id says by itself, before what it has been told to mean
             found = next((path for given in named if (path := find(given)) is not None), None)
@@ -93,8 +96,19 @@ class Whereabouts:
                 return known
         return None
 
+    def _is_guess(self, document: dict[str, Any]) -> bool:
+        """Whether the run of a task is all that it names, and this stream has not had it in that iteration."""
+        if any(isinstance(given := document.get(field), str) and self._find(given) for field in _OF_STEPS):
+            return False
+        given = next((given for field in _OF_TASKS if isinstance(given := document.get(field), str)), None)
+        return given is not None and (given, _iteration(document)) not in self._tasks
+
+    def _find(self, given: str) -> EntityPath | None:
+        return _read(given) or self._steps.get(given)
+
     def _task_at(self, given: str, index: int | None) -> EntityPath | None:
-        found = self._tasks.get((given, index)) or self._tasks.get((given, None))
+        spots = [(known, at) for at in (index, None) for known in (self._tasks, self._older)]
+        found = next((known[given, at] for known, at in spots if (given, at) in known), None)
         if found is None or index is None or found.indexes[-1:] == (index,):
             return found
         return msgspec.structs.replace(found, indexes=(*found.indexes[:-1], index))
@@ -109,6 +123,11 @@ def attempt_in(document: dict[str, Any]) -> int | None:
     """The attempt that a result is of, as its name has it."""
     match = _TASK_TRY.fullmatch(str(document.get("entity_id")))
     return None if match is None or match["attempt"] is None else int(match["attempt"])
+
+
+def _iteration(document: dict[str, Any]) -> int | None:
+    at: Any = document.get("iteration")
+    return at if isinstance(at, int) and not isinstance(at, bool) and at >= 0 else None
 
 
 def _read(given: str) -> EntityPath | None:

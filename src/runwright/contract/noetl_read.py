@@ -155,7 +155,8 @@ class NoetlReader:
         place = None if record.step_id is None else parse_path(record.step_id)
         if place is not None:
             rest: Any = (record.payload or {}).get(REST)
-            self._of(record.run_id).learn(place, cast("dict[str, Any]", rest) if isinstance(rest, dict) else {})
+            ids = cast("dict[str, Any]", rest) if isinstance(rest, dict) else {}
+            self._of(record.run_id).learn(place, ids, is_old=True)
 
     def _of(self, run_id: str) -> Whereabouts:
         return self._runs.setdefault(run_id, Whereabouts())
