@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import msgspec
 
-from . import noetl_rules_loop as loops
-from . import noetl_rules_step as steps
-from . import noetl_rules_task as tasks
-from .noetl_envelope import CANONICAL, check_fields, check_words
-from .noetl_findings import Findings, NoetlFinding
-from .noetl_place import Place, place_of
-from .noetl_rules_kin import check_entity, check_parent, check_source
-from .noetl_rules_run import close, take_station
-from .noetl_said import Said, number, read_said, text
-from .noetl_story import Execution
+from .noetl_rules import loop as loops
+from .noetl_rules import step as steps
+from .noetl_rules import task as tasks
+from .noetl_rules.findings import Findings, NoetlFinding
+from .noetl_rules.kin import check_entity, check_parent, check_source
+from .noetl_rules.place import Place, place_of
+from .noetl_rules.run import close, take_station
+from .noetl_rules.said import Said, number, read_said, text
+from .noetl_rules.story import Execution
+from .noetl_rules.words import CANONICAL, check_fields, check_words
 
 __all__ = ["CANONICAL", "NoetlChecker", "NoetlFinding", "Unreadable"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .catalog import CATALOG
-from .envelope import LEGACY
-from .noetl import ENTITIES, NAME, STATUSES, alias_of
-from .noetl_findings import Findings
-from .noetl_said import LARGEST, Said, number
-from .timestamps import is_utc
+from runwright.contract.catalog import CATALOG
+from runwright.contract.envelope import LEGACY
+from runwright.contract.noetl import ENTITIES, NAME, STATUSES, alias_of
+from runwright.contract.timestamps import is_utc
+
+from .findings import Findings
+from .said import LARGEST, Said, number
 
 CANONICAL = frozenset(kind.dotted for kind in CATALOG.values())
 

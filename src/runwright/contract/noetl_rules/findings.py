@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .noetl_said import Said
+from .said import Said
 
 
 class NoetlFinding(msgspec.Struct, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .noetl_findings import Findings
-from .noetl_place import Place, index_in
-from .noetl_said import Said
-from .noetl_story import Execution, Loop, Round
+from .findings import Findings
+from .place import Place, index_in
+from .said import Said
+from .story import Execution, Loop, Round
 
 
 def loop_started(findings: Findings, run: Execution, place: Place, said: Said) -> None:

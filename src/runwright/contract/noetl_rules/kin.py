@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .catalog import CATALOG, Role
-from .noetl_findings import Findings
-from .noetl_place import Place, label_in, step_name, task_label, without_attempt
-from .noetl_said import Said
-from .noetl_story import Execution
+from runwright.contract.catalog import CATALOG, Role
+
+from .findings import Findings
+from .place import Place, label_in, step_name, task_label, without_attempt
+from .said import Said
+from .story import Execution
 
 _PARENTS: dict[str, tuple[str, ...]] = {
     "playbook": ("execution",),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .noetl_findings import Findings
-from .noetl_place import Place, task_label
-from .noetl_said import Said
-from .noetl_story import Execution, Pipeline, TaskRun
+from .findings import Findings
+from .place import Place, task_label
+from .said import Said
+from .story import Execution, Pipeline, TaskRun
 
 _ACTIONS = ("retry", "jump", "continue", "break", "fail")
 

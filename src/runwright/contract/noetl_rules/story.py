@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 import msgspec
 
-from .noetl_said import Said
+from .said import Said
 
 
 class TaskRun(msgspec.Struct, eq=False):

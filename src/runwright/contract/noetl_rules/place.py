@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from .noetl_said import Said
-from .noetl_story import Execution, Loop, Pipeline, Round, TaskRun, Visit
+from .said import Said
+from .story import Execution, Loop, Pipeline, Round, TaskRun, Visit
 
 _STEP_RUN = re.compile(
     r"(?P<run>step:(?P<step>.+):run:\d{1,18})(?::attempt:\d{1,18})?(?P<iteration>:iteration:(?:\d{1,18}\.)*(?P<at>\d{1,18}))?"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from .noetl_findings import Findings
-from .noetl_place import Place
-from .noetl_said import Said, mapping
-from .noetl_story import Execution, Visit
+from .findings import Findings
+from .place import Place
+from .said import Said, mapping
+from .story import Execution, Visit
 
 
 def workflow_started(_findings: Findings, run: Execution, _place: Place, said: Said) -> None:

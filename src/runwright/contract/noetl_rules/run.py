@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .noetl_findings import Findings
-from .noetl_said import Said
-from .noetl_story import Execution, Visit
+from .findings import Findings
+from .said import Said
+from .story import Execution, Visit
 
 _WAY = (
     "playbook.execution.requested",
