@@ -59,3 +59,12 @@ def test_nothing_behind_an_approval_starts_before_it_is_granted(drawn: tuple[dic
 
 def _asks(step: dict[str, Any]) -> bool:
     return "approval" in step or bool(step.get("needsApproval"))
+
+
+def test_two_answers_at_the_same_moment() -> None:
+    """The second comes while the run is being taken up for the first; whoever waits for its end does not keep it from that."""
+    steps = [{"id": name, "approval": "May it?"} for name in ("a", "b")]
+    denied = testing.Denies("no", after="0s")
+    with testing.open({"a": denied, "b": denied}) as app:
+        run = app.start({"plan": "p", "order": "graph", "steps": steps})
+        assert run.wait().status == "FAILED"

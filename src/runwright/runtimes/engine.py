@@ -47,6 +47,7 @@ from .work import Executing, SubRunning
 logger = logging.getLogger("runwright.engine")
 
 DRAIN_POLL = 0.05
+ARRIVAL_POLL = 0.005  # seconds
 RETRY_MICROS = 1_000_000
 FOR_EVER = 1e9  # seconds
 
@@ -393,7 +394,9 @@ class Engine:
             row = await self.log.find_run(run_id)
             if row.status in ENDED or (deadline is not None and self.clock.monotonic() >= deadline):
                 return await self.log.snapshot(run_id)
-            if not self.is_driven(run_id):
+            if run_id in self._arriving:
+                await self.clock.sleep(ARRIVAL_POLL)  # it will be driven in a moment
+            elif not self.is_driven(run_id):
                 await self.log.wait_for_news(1.0 if left is None else min(1.0, left))
 
     def driver(self, run_id: str) -> RunDriver | None:
