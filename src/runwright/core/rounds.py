@@ -145,3 +145,13 @@ def own_results(decider: Decider, station: Station, end: LoopEnd) -> dict[str, A
     if name not in station.arcs or end.gathered is None:
         return {}
     return {name: decider.values.parts(msgspec.json.decode(end.gathered))}
+
+
+def unbegun(decider: Decider) -> list[str]:
+    """Iterations that were handed out in an earlier life of the run, and have not begun."""
+    return [
+        str(msgspec.structs.replace(place, indexes=(index,)))
+        for path, loop in decider.work.loops.items()
+        if loop.scheduled and (place := parse_path(path)) is not None
+        for index in loop.scheduled
+    ]

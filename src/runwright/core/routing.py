@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
@@ -25,7 +23,7 @@ from .playnet import Playnet, Station
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
 from .room import Room
-from .rounds import LoopEnd, end_of, hand_out, is_stopped, own_results, start_rounds
+from .rounds import LoopEnd, end_of, hand_out, is_stopped, own_results, start_rounds, unbegun
 from .values import Missing
 from .waiting import too_late
 
@@ -61,7 +59,7 @@ class Router:
         play = decider.work.play
         if play is not None:
             self._pipes.update(dict.fromkeys(play.pipes))
-            self._pipes.update(dict.fromkeys(_unbegun(decider)))
+            self._pipes.update(dict.fromkeys(unbegun(decider)))
             self._visits.update(dict.fromkeys(play.visits))
             self._loops.update(dict.fromkeys(path for path in decider.work.loops if path in play.visits))
 
@@ -498,13 +496,3 @@ def _cause(tokens: list[Token]) -> dict[str, Any]:
     """What brought a step the token that it is judged for."""
     last = tokens[-1] if tokens else Token({})
     return {"name": last.event, "step": last.source, "payload": {}}
-
-
-def _unbegun(decider: Decider) -> list[str]:
-    """Iterations that were handed out in an earlier life of the run, and have not begun."""
-    return [
-        str(msgspec.structs.replace(place, indexes=(index,)))
-        for path, loop in decider.work.loops.items()
-        if loop.scheduled and (place := parse_path(path)) is not None
-        for index in loop.scheduled
-    ]
