@@ -1,8 +1,8 @@
 """Threads for steps that are plain functions.
 
 Short steps are quickest on few threads, and steps that wait need one each. So the pool starts small, and grows
-when work has been waiting for a moment and nobody took it. While the process has its hands full, nobody took it
-for want of time: more threads would only make that worse, and the moment is longer.
+when work is not taken as quickly as it should be. While a thread is free and does not come, or the process has its
+hands full, that is for want of time: more threads would only make it worse, and the pool is more patient.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from time import process_time
 
 _PATIENCE = 0.005
 _PATIENCE_WHEN_BUSY = 0.05
+_SOON = 0.05  # whatever is taken within this time needs no thread of its own
 _BUSY = 0.8  # of a processor
 _IDLE = 10.0
 
@@ -60,18 +61,20 @@ class ThreadPool:
         self._timer = self._loop.call_later(_PATIENCE, self._look)
 
     def _look(self) -> None:
-        """Add threads for what will not be taken soon at the rate of the last moment, at most as many as there are."""
+        """Add threads for what will not be taken soon, as quickly as it has been; at most as many as there are."""
         self._timer = None
         waiting = self._queue.qsize()
         if waiting == 0 or self._closed:
             return
         lasted = self._loop.time() - self._began
-        if lasted < _PATIENCE_WHEN_BUSY and process_time() - self._cpu > _BUSY * lasted:
+        is_busy = process_time() - self._cpu > _BUSY * lasted
+        if self._idle or (is_busy and lasted < _PATIENCE_WHEN_BUSY):
             self._timer = self._loop.call_later(_PATIENCE, self._look)
             return
         taken = self._submitted - waiting - self._taken
+        left = waiting - int(taken * _SOON / lasted)
         threads = len(self._threads)
-        for _ in range(min(waiting - taken, max(1, threads), self.most - threads)):
+        for _ in range(min(left, max(1, threads), self.most - threads)):
             self._add_thread()
         self._look_later()
 

@@ -292,9 +292,12 @@ class Launcher:
 
     def restored(self, path: str) -> Any:
         """What a step or task last handed to `checkpoint`."""
+        checkpoints = self._driver.decider.work.checkpoints
+        if not checkpoints:
+            return None
         node, indexes = self._node(path)
         owner = path if "/" in path or node is None else checkpoint_owner(node.step.step_id, indexes)
-        saved = self._driver.decider.work.checkpoints.get(owner)
+        saved = checkpoints.get(owner)
         return None if saved is None else msgspec.json.decode(saved)
 
     def _context(self, running: _Running, secrets: Mapping[str, str]) -> StepContext:
@@ -363,10 +366,7 @@ class Launcher:
             error = None if error is None else _masked(error, running.mask)
             result = None if result is None else running.mask.json(result)
         if running.overdue is not None:
-            error, result = (
-                running.overdue,
-                None,
-            )  # also where it did not heed that and ended well: too late is too late
+            error, result = running.overdue, None  # also where it did not heed that and ended well
         if self._stopping and error is not None:
             self._driver.poke()  # it was stopped; how it ended is decided with the run's end
             return
