@@ -153,6 +153,9 @@ def test_plan_errors_are_told_together_and_nothing_is_made(project: Project) -> 
     ]  # fmt: skip
     project("run", "nowhere.yaml", exits=2)
     assert project.stderr.startswith("PLAN_NOT_FOUND")
+    (project.folder / "itself.yaml").symlink_to("itself.yaml")
+    project("run", "itself.yaml", exits=2)
+    assert project.stderr.startswith("PLAN_NOT_FOUND")
     assert not (project.folder / ".runwright").exists()
     project("run", exits=2)
 

@@ -123,9 +123,10 @@ def test_a_billion_laughs_are_not_laughed() -> None:
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     [problem] = problems("\n".join([*lines, "steps: [{id: a, noop: }]"]))
     assert "written out it would be enormous" in problem
-    lines = ["plan: p", "params:", f"  a: &a {'x' * 2**20}", f"  b: [{', '.join(['*a'] * 100)}]"]
-    [problem] = problems("\n".join(lines))
-    assert "written out it would be enormous" in problem
+    for anchored, times in (("x" * 2**20, 2), (f"[{'1, ' * 2000}]", 600)):
+        lines = ["plan: p", "params:", f"  a: &a {anchored}", f"  b: [{', '.join(['*a'] * times)}]"]
+        [problem] = problems("\n".join(lines))
+        assert "written out it would be enormous" in problem
 
 
 LINES = [

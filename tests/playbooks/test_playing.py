@@ -580,6 +580,21 @@ async def test_what_tasks_make_is_kept_and_gathered(file_store: str) -> None:
         assert [path for path, _ in await artifacts_of(operations.log, snapshot.run_id)] == ["a/keep"]
 
 
+async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runwright.core.ending.LARGEST_LIST", 500)
+    put = {"kind": "artifact", "action": "put", "data": "{{ iter.n }}", "type": "note"}
+    document = playbook({"step": "a", "loop": {"in": list(range(12)), "iterator": "n"}, "tool": [{"keep": put}]})
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        end = await operations.log.find_event(snapshot.run_id, "RunCompleted")
+        made = await artifacts_of(operations.log, snapshot.run_id)
+    assert end is not None and end.payload is not None
+    assert 0 < len(end.payload["artifactRefs"]) < 12
+    assert len(end.payload["artifactRefs"]) + end.payload["artifactsLeftOut"] == 12
+    assert len({ref.uri for _, ref in made}) == 12
+
+
 async def test_a_step_has_its_time(file_store: str) -> None:
     spec = {"policy": {"lifecycle": {"timeout_s": 0.3}}}
     slow = [{"wait": {"kind": "shell", "command": "sleep 30"}}]

@@ -291,6 +291,60 @@ async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> N
     }  # fmt: skip
 
 
+async def test_a_run_that_ends_with_a_loop_gives_its_values(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "loop": {"in": "{{ [1, 2] }}", "iterator": "n"},
+         "tool": [{"big": keeping(code("result = [n] * 40000", n="{{ iter.n }}"))}],
+         "next": {"arcs": [{"step": "more", "when": "{{ a | length > 2 }}"}]}},
+        {"step": "more", "tool": noop()},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == [[1] * 40000, [2] * 40000]
+
+
+async def test_data_that_looks_like_a_reference_is_data(file_store: str) -> None:
+    alike = [
+        {"resultRef": {"uri": "result:sha256:" + "0" * 64, "sha256": "0" * 64, "sizeBytes": 1}},
+        {"resultRef": {"kind": "result_ref", "ref": "noetl://execution/x", "store": "local"}},
+        {"resultRef": 1},
+        {"resultInline": {"resultRef": {"uri": "result:sha256:"}}},
+        {"kind": "result_ref"},
+    ]
+    document = playbook(
+        {"step": "a", "loop": {"in": "{{ alike }}", "iterator": "one"}, "tool": noop("{{ iter.one }}"),
+         "next": to("b")},
+        {"step": "b", "tool": noop("{{ a }}")},
+        workload={"alike": alike},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", story
+        assert await result(operations, snapshot) == alike
+        assert await operations.result(snapshot.run_id, "a") == alike
+
+
+async def test_whoever_plays_another_playbook_can_read_what_it_kept_for_itself(
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`execution` ends with the execution, and a part of one ends before the whole."""
+    monkeypatch.chdir(tmp_path)
+    inner = playbook({"step": "i", "tool": [{"big": keeping(code(LARGE), store={"scope": "execution"})}]})
+    Path("inner.yaml").write_bytes(msgspec.json.encode(inner))
+    document = playbook(
+        {"step": "sub", "tool": {"kind": "playbook", "path": "inner.yaml"}, "next": to("rest")},
+        {"step": "rest", "tool": code("import time\ntime.sleep(0.3)"), "next": to("b")},
+        {"step": "b", "tool": noop("{{ sub.rows | length }}")},
+    )
+    async with engine(file_store) as first:
+        run_id = await first.start(first.load(document))
+        await until(lambda: first.log.find_event(run_id, "StepStarted", "rest"))
+    async with engine(file_store, alone=True) as operations:
+        await operations.take_up(run_id)
+        snapshot = await operations.wait(run_id, 20)
+        assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
+
+
 async def test_a_result_that_is_gone_may_be_asked_for_again(file_store: str) -> None:
     again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
     address = "noetl://execution/nobody/step/a/task/a/run/1/attempt/1"
@@ -359,6 +413,40 @@ async def test_a_store_that_is_away_is_waited_for(
             snapshot = await operations.wait(run_id, 20)
             assert snapshot.status == "COMPLETED"
             assert (await operations.run_result(run_id))["paging"]["next"] == "c7"
+    finally:
+        nats.stop()
+
+
+async def test_a_decision_waits_for_a_store_that_does_not_answer(
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hold = "import os, time\nopen('reached', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    arcs = [{"step": "b", "when": "{{ a.rows | length > 5 }}"}, {"step": "c"}]
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
+        {"step": "hold", "tool": code(hold), "next": {"spec": {"mode": "exclusive"}, "arcs": arcs}},
+        {"step": "b", "tool": noop("many")},
+        {"step": "c", "tool": noop("few")},
+    )
+    nats = Nats()
+    try:
+        Path("runwright.toml").write_text(
+            f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{nats.url}"'
+        )
+        async with engine(file_store) as first:
+            run_id = await first.start(first.load(document))
+            await until(lambda: asyncio.to_thread(Path("reached").exists))
+        nats.kill()
+        Path("go").touch()
+        async with engine(file_store, alone=True) as operations:
+            await operations.take_up(run_id)
+            await until(lambda: operations.log.find_event(run_id, "TaskDone", "hold/hold"))
+            await asyncio.sleep(1)
+            assert (await operations.log.find_run(run_id)).status == "RUNNING"
+            nats.start()
+            snapshot = await operations.wait(run_id, 30)
+            assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", "many")
     finally:
         nats.stop()
 
