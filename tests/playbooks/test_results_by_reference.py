@@ -418,7 +418,7 @@ async def test_a_store_that_is_away_is_waited_for(
 
 
 async def test_a_decision_waits_for_a_store_that_does_not_answer(
-    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     hold = "import os, time\nopen('reached', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
@@ -441,9 +441,7 @@ async def test_a_decision_waits_for_a_store_that_does_not_answer(
         Path("go").touch()
         async with engine(file_store, alone=True) as operations:
             await operations.take_up(run_id)
-            await until(lambda: operations.log.find_event(run_id, "TaskDone", "hold/hold"))
-            await asyncio.sleep(1)
-            assert (await operations.log.find_run(run_id)).status == "RUNNING"
+            await until(lambda: asyncio.sleep(0.05, "waits for a value" in caplog.text), "the warning")
             nats.start()
             snapshot = await operations.wait(run_id, 30)
             assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", "many")
