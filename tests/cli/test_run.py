@@ -114,6 +114,17 @@ def test_the_three_line_plan_runs_and_is_told_line_by_line(project: Project) -> 
     assert "'greet'" in project.stderr
 
 
+def test_what_a_playbook_did_not_come_to_is_not_counted(project: Project) -> None:
+    plan = project.plan(
+        "{apiVersion: noetl.io/v10, kind: Playbook, metadata: {name: p}, workflow: ["
+        "{step: a, tool: {kind: noop}, next: {arcs: [{step: b, when: '{{ false }}'}, {step: c}]}},"
+        "{step: b, tool: {kind: noop}}, {step: c, tool: {kind: noop}}]}"
+    )
+    told = project("run", plan, "--run-id", "r1").splitlines()
+    assert told[-1].startswith("COMPLETED  p  2 steps: 2 done  in ")
+    assert parsed(project("list", "--json"))[0]["totalSteps"] == 2
+
+
 def test_json_is_the_runs_events_one_a_line(project: Project) -> None:
     records = parsed(project("run", project.plan(HELLO), "--run-id", "r1", "--json"))
     assert [record["runSeq"] for record in records] == [1, 2, 3, 4, 5]

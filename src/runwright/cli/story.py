@@ -141,7 +141,9 @@ class Story:
 
     @property
     def total(self) -> int:
-        return max(len(self.order), self.state.summary.total_steps)
+        """The plan's steps and those that have come up beside them; in the end, all that were to run."""
+        known = self.state.summary.total_steps
+        return known if self.has_ended else max(len(self.order), known)
 
     @property
     def ended_steps(self) -> int:
