@@ -182,3 +182,15 @@ def test_masking_keeps_json_json() -> None:
     )
     assert mask.json(b'{"n": 1}') == b'{"n": 1}'
     assert Mask(["-----BEGIN\nsecretline\n-----END"]).data(b"x secretline y") == b"x *** y"
+
+
+@pytest.mark.parametrize("value", ["code", "message", "retryable"])
+async def test_a_secret_that_is_a_word_of_ours_hides_itself_alone(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", value)
+    step = {"python": {"code": "raise ValueError(f'not with {p}')", "args": {"p": {"secret": "DB_PASSWORD"}}}}
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **step}]})
+        error = step_of(snapshot, "a").error
+    assert error.code == "STEP_RAISED"
+    assert error.message.startswith("ValueError: not with ***")
+    assert error.retryable is not None

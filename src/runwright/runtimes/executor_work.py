@@ -17,6 +17,7 @@ from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.results.encoding import encode_result
 from runwright.tools.base import Lane, StepContext, StepError, Tool, enter_step
+from runwright.tools.secrets import Mask
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,14 @@ class Outcome(msgspec.Struct, frozen=True):
     """Those that the step gave back itself; what it handed to `keep` is noted elsewhere."""
     abandoned: bool = False
     """It did not stop, and nobody waits for it any more."""
+
+    def masked(self, mask: Mask | None) -> Outcome:
+        """The same without the secrets that were given to the step."""
+        if mask is None:
+            return self
+        result = None if self.result is None else mask.json(self.result)
+        error = None if self.error is None else mask.error(self.error)
+        return msgspec.structs.replace(self, result=result, error=error)
 
 
 CANCELLED = Outcome(

@@ -361,10 +361,8 @@ class Launcher:
         self._engine.rooms.is_free(running.node.step.step_class)
         if self._abandoned:
             return
+        outcome = outcome.masked(running.mask)
         error, result = outcome.error, outcome.result
-        if running.mask is not None:
-            error = None if error is None else _masked(error, running.mask)
-            result = None if result is None else running.mask.json(result)
         if running.overdue is not None:
             error, result = running.overdue, None  # also where it did not heed that and ended well
         if self._stopping and error is not None:
@@ -385,11 +383,8 @@ class Launcher:
         """It went on after it was given up. Where that is because the run is another's now, people should know."""
         if not self._abandoned or (outcome.error is not None and outcome.error.category == "cancelled"):
             return
-        error, result = outcome.error, outcome.result
-        if running.mask is not None:
-            error = None if error is None else _masked(error, running.mask)
-            result = None if result is None else running.mask.json(result)
-        self._engine.late(self._driver, running.path, running.attempt, result, error)
+        said = outcome.masked(running.mask)
+        self._engine.late(self._driver, running.path, running.attempt, said.result, said.error)
 
     def _watch_time(self, running: _Running) -> None:
         allowed = self._driver.decider.time_for(running.node, running.path)
@@ -475,7 +470,3 @@ class _Shelf:
         ref = self._store.put(source, kind)
         self._kept.append(ref)
         return ref
-
-
-def _masked(error: ErrorInfo, mask: Mask) -> ErrorInfo:
-    return msgspec.json.decode(mask.json(msgspec.json.encode(error)), type=ErrorInfo)

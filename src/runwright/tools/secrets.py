@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.refs import ErrorInfo
 
 MASK = "***"
 _COMMAND_SECONDS = 30.0
@@ -181,6 +182,12 @@ class Mask:
         if not any(hidden in body for hidden in self._data):
             return body
         return msgspec.json.encode(self._value(msgspec.json.decode(body)))
+
+    def error(self, error: ErrorInfo) -> ErrorInfo:
+        """What it says is masked, and not what its fields are called."""
+        said = (None if text is None else self.text(text) for text in (error.code, error.message, error.category))
+        code, message, category = said
+        return ErrorInfo(code, message, error.retryable, category, self._value(error.facts))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -14,7 +14,7 @@ import msgspec
 
 from runwright.client.line import Line
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.contract.refs import ArtifactRef
 from runwright.plans.secrets import with_secrets
 from runwright.results.encoding import check_checkpoint, encode_result
 from runwright.runtimes.executor_work import Outcome, Work
@@ -165,18 +165,11 @@ class Job:
         """Say what became of it; once this returns, that is durable."""
         with suppress(RunwrightError):  # the lease is lost, or the output was too much: the result matters more
             await self.send_output(to_the_end=True)
-        error, result = outcome.error, outcome.result
-        if self._mask is not None:
-            result = None if result is None else self._mask.json(result)
-            error = (
-                None
-                if error is None
-                else msgspec.json.decode(self._mask.json(msgspec.json.encode(error)), type=ErrorInfo)
-            )
+        said = outcome.masked(self._mask)
         body = StepOutcome(
-            result=None if result is None else msgspec.Raw(result),
-            error=error,
-            artifacts=[*self._artifacts, *outcome.artifacts],
+            result=None if said.result is None else msgspec.Raw(said.result),
+            error=said.error,
+            artifacts=[*self._artifacts, *said.artifacts],
         )
         await self._line.post(f"/v1/leases/{self.lease_id}/result", body, worker=self._worker)
 
