@@ -317,6 +317,34 @@ async def test_the_later_spelling_on_arcs_and_in_expressions(file_store: str) ->
         assert await context_of(operations, snapshot.run_id) == {"way": 8}
 
 
+async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
+    with flaky_server() as server:
+        document = playbook(
+            {"step": "rows", "tool": noop({"rows": [{"left": 3}]}), "set": {"ctx.left": "{{ output.data.rows[0].left }}"},
+             "next": {"arcs": [{"step": "never", "when": "{{ output.data.rows[0].left == 0 }}"},
+                               {"step": "web", "when": "{{ output.status == 'ok' }}"}]}},
+            {"step": "web", "tool": {"kind": "http", "url": f"{server.url}/echo"},
+             "next": {"arcs": [{"step": "bad", "when": "{{ output.http.status == 200 }}",
+                                "set": {"method": "{{ output.data.method }}"}}]}},
+            {"step": "bad", "tool": code("result = 1"), "next": {"arcs": [{"step": "bad_again"}]}},
+            {"step": "bad_again", "tool": code("1 / 0"),
+             "next": {"arcs": [{"step": "each", "when": "{{ output.status == 'error' and not output.data }}",
+                                "set": {"ctx.code": "{{ output.error.code }}"}}]}},
+            {"step": "each", "loop": {"in": [1, 2], "iterator": "n"}, "tool": noop("{{ iter.n }}"),
+             "next": {"arcs": [{"step": "end", "args": {"all": "{{ output.data }}"}}]}},
+            {"step": "end", "tool": noop("{{ args.all }}")},
+            {"step": "never", "tool": noop()},
+        )  # fmt: skip
+        async with engine(file_store) as operations:
+            snapshot, story = await play(operations, document)
+            assert snapshot.status == "COMPLETED", story
+            assert await result(operations, snapshot) == [1, 2]
+            assert await context_of(operations, snapshot.run_id) == {"left": 3, "code": "STEP_RAISED"}
+            taken = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "web")
+            assert taken is not None and taken.payload is not None
+            assert taken.payload["selected"] == [{"step": "bad", "args": {"method": "GET"}}]
+
+
 async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
     """All of it, also what nobody declared, and names of credentials, which could not be given as parameters."""
     seen = "{{ [extra, pg_credential, deep.a, deep.b, args | default('none')] }}"

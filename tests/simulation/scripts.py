@@ -39,8 +39,9 @@ def random_playbook(dice: random.Random) -> ExecutionPlan:
             }
         if dice.random() < 0.3:
             step["spec"] = {"policy": {"failure": {"mode": dice.choice(("fail_fast", "best_effort"))}}}
+        passed = {"from": name, **({"alike": "{{ output.data is mapping }}"} if dice.random() < 0.3 else {})}
         arcs: list[dict[str, Any]] = [
-            {"step": later, "args": {"from": name}} for later in names[number + 1 :] if dice.random() < 0.5
+            {"step": later, "args": passed} for later in names[number + 1 :] if dice.random() < 0.5
         ]
         if has_circles and dice.random() < 0.3 and "loop" not in step:
             back = dice.choice(names[: number + 1])

@@ -24,7 +24,7 @@ from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.evolve import transition
 from runwright.core.net import Net
-from runwright.core.pipeline import task_ended
+from runwright.core.pipeline import task_ended, tasks_under_way
 from runwright.core.room import Room
 from runwright.core.routing import Router
 from runwright.core.state import RunState
@@ -111,7 +111,7 @@ def play_both(seed: int) -> None:
         if one.decider.status is RunStatus.PAUSED:
             one.change()  # whose turn is first, of several that were held up, is free
         one.now = other.now = one.now + dice.choice((0, 1_000, 500_000, 5_000_000))
-        running, offers = one.router.under_way(), sorted(one.router.offers.open.items())
+        running, offers = tasks_under_way(one.decider), sorted(one.router.offers.open.items())
         act = dice.random()
         if act < 0.05:
             kind = dice.choice(("PAUSE", "RESUME"))

@@ -17,6 +17,8 @@ MOST_VISITS = 10_000
 
 SECRETS = "noetl.secrets"
 """The kind of the tasks that give references to secrets."""
+HTTP = "noetl.http"
+"""The kind of the tasks whose result has what was sent back in its `data`."""
 LARGEST_SET = 256 * 1024
 """Bytes that one decision may set in `ctx` and `iter`, or pass on along arcs: they are in its event."""
 

@@ -365,3 +365,30 @@ def start_task(
     decider.say("TaskStarted", path, 1, started)
     if station.tasks[label].rules is not None:
         decider.say("TaskAttemptStarted", path, 1, started)
+
+
+# All pipelines of a run
+
+
+def stop_tasks(decider: Decider, error: ErrorInfo) -> None:
+    """The run ends now: tasks that were begun end with it, also those that were to be tried again."""
+    outcome = {"status": "error", "error": {"kind": "cancelled", "code": error.code, "retryable": False}}
+    for path, pipe in _at_tasks(decider):
+        if pipe.do is None:
+            idle = {} if pipe.running else {"idle": True}
+            decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": error, **idle})
+
+
+def tasks_under_way(decider: Decider) -> list[tuple[str, int]]:
+    """Tasks that were at work, and their attempts."""
+    return [(path, pipe.attempt) for path, pipe in _at_tasks(decider) if pipe.running]
+
+
+def _at_tasks(decider: Decider) -> list[tuple[str, Pipe]]:
+    """The pipelines that are at a task, and its path."""
+    pipes = {} if decider.work.play is None else decider.work.play.pipes
+    return [
+        (task_path(place, pipe.task, pipe.visits[pipe.task]), pipe)
+        for key, pipe in pipes.items()
+        if pipe.task is not None and (place := parse_path(key)) is not None
+    ]

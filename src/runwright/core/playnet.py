@@ -109,11 +109,23 @@ def _station(node: Node, route: Route, queue_of: QueueOf) -> Station:
         nodes,
         inputs={task.label: _mentions(task.inputs) for task in route.tasks},
         rules={task.label: _mentions([_texts(rule) for rule in task.rules or ()]) for task in route.tasks},
-        arcs=_mentions([route.set_ctx, [(_condition(arc.when), arc.args, arc.set_ctx) for arc in route.arcs]]),
+        arcs=_after(node, route),
         loop=_mentions(None if route.loop is None else [route.loop.items, route.loop.max_in_flight]),
         admit=_mentions([_condition(rule.when) for rule in route.admit]),
         queue=next((node.queue for node in nodes.values()), None),
     )
+
+
+def _after(node: Node, route: Route) -> Mentions:
+    """What is mentioned where a step has ended: `output` is its own result."""
+    arcs = _mentions([route.set_ctx, [(_condition(arc.when), arc.args, arc.set_ctx) for arc in route.arcs]])
+    return {**arcs, node.step.step_id: None} if reads_result(arcs) else arcs
+
+
+def reads_result(mentions: Mentions) -> bool:
+    """Whether more of an outcome is looked at than how it ended."""
+    fields = [mentions.get(name, frozenset()) for name in ("outcome", "output")]
+    return any(each is None or each & {"result", "data"} for each in fields)
 
 
 def _mentions(texts: Any) -> Mentions:

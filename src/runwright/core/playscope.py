@@ -6,11 +6,12 @@ from typing import Any
 
 from runwright.contract.events import RunIdentity
 from runwright.contract.paths import EntityPath
-from runwright.contract.playbook import Strategy
+from runwright.contract.playbook import HTTP, Strategy
+from runwright.contract.refs import ErrorInfo
 
 from .keeping import at_path
 from .loopwork import LoopWork, StoredResult
-from .playnet import Mentions, Playnet, Station
+from .playnet import Mentions, Playnet, Station, reads_result
 from .playwork import Ended, Gathering, Pipe, PlayWork
 from .values import Values
 from .workings import Workings
@@ -105,18 +106,20 @@ class PlayScope:
 
     def outcome(self, mentions: Mentions, ended: Ended) -> dict[str, Any]:
         """What a task's policy sees. What there is none of is there all the same, and empty."""
-        value = self._values.of(ended.result) if _reads_result(mentions) else None
+        value = self._values.of(ended.result) if reads_result(mentions) else None
         parts: dict[str, Any] = {name: {**none, **(ended.outcome.get(name) or {})} for name, none in _NO_PARTS.items()}
         return {"result": value, "data": value, **parts, "status": ended.status}
 
 
-def _reads_result(mentions: Mentions) -> bool:
-    """Whether a policy looks at more of an outcome than how it ended."""
-    for name in ("outcome", "output"):
-        fields = mentions.get(name, frozenset())
-        if fields is None or fields & {"result", "data"}:
-            return True
-    return False
+def output_of(station: Station, error: ErrorInfo | None, value: Any) -> dict[str, Any]:
+    """How a step ended, as its arcs see it in the later spelling."""
+    outcome = {"status": "ok", "result": value, "data": value, **_NO_PARTS}
+    if error is not None:
+        told = {"kind": error.category, "retryable": bool(error.retryable), "code": error.code}
+        return {**outcome, "status": "error", "error": {**told, "message": error.message}}
+    if station.route.tasks and station.route.tasks[-1].kind == HTTP and isinstance(value, dict):
+        outcome["http"] = {**_NO_PARTS["http"], **value}
+    return later_spelling(outcome)
 
 
 def _merged(values: list[Any]) -> Any:

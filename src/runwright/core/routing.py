@@ -20,6 +20,7 @@ from .node import Node
 from .offering import Offers
 from .pipeline import check_said, judge, next_label, start_task, task_path
 from .playnet import Playnet, Station
+from .playscope import output_of
 from .playwork import Pipe, PlayWork, Token, Visit, pipe_key
 from .refer import placed_stored
 from .room import Room
@@ -339,7 +340,11 @@ class Router:
             own = {} if loop is None else own_results(self._decider, station, loop)
         except RunwrightError as error:
             return error
-        return {**scope, **own, "event": {"name": "loop.done" if loop else visit.ended, "payload": payload}}
+        found = {**scope, **own, "event": {"name": "loop.done" if loop else visit.ended, "payload": payload}}
+        if "output" in station.arcs:
+            value = found.get(station.node.step.step_id) if visit.error is None else None
+            found.setdefault("output", output_of(station, visit.error, value))
+        return found
 
     def _route(self, station: Station, path: str, name: str, scope: dict[str, Any] | RunwrightError) -> None:
         """Which arcs fire. One without a condition fires when all went well."""
@@ -470,26 +475,6 @@ class Router:
         cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
         decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
         return False
-
-    def stop_tasks(self, error: ErrorInfo) -> None:
-        """The run ends now: tasks that were begun end with it, also those that were to be tried again."""
-        outcome = {"status": "error", "error": {"kind": "cancelled", "code": error.code, "retryable": False}}
-        play = self._decider.work.play
-        for key, pipe in list(play.pipes.items() if play is not None else ()):
-            if pipe.task is None or pipe.do is not None or (place := parse_path(key)) is None:
-                continue
-            path = task_path(place, pipe.task, pipe.visits[pipe.task])
-            idle = {} if pipe.running else {"idle": True}
-            self._decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": error, **idle})
-
-    def under_way(self) -> list[tuple[str, int]]:
-        """Tasks that were at work, and their attempts."""
-        pipes = self._decider.work.play.pipes if self._decider.work.play is not None else {}
-        return [
-            (task_path(place, pipe.task, pipe.visits[pipe.task]), pipe.attempt)
-            for key, pipe in pipes.items()
-            if pipe.running and pipe.task is not None and (place := parse_path(key)) is not None
-        ]
 
 
 def _cause(tokens: list[Token]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from runwright.contract.transitions import RunStatus, StepStatus
 
 from .asking import approve, close_approval, deliver, deny
 from .ending import skip_the_rest
+from .pipeline import stop_tasks
 from .state import at_work
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def _end_steps(decider: Decider, code: str, why: str, skip_code: str) -> None:
         close_approval(decider, path, why)
     skip_the_rest(decider, skip_code, why)
     error = ErrorInfo(code, why, retryable=False, category="operator")
-    if decider.router is not None:
-        decider.router.stop_tasks(error)
+    stop_tasks(decider, error)
     for step_id in list(decider.state.steps):
         cell = decider.state.steps[step_id]
         if cell.status is not StepStatus.RUNNING:

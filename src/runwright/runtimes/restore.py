@@ -10,6 +10,7 @@ from runwright.contract.transitions import StepStatus
 from runwright.core.decide import Decider
 from runwright.core.evolve import evolve
 from runwright.core.net import Net
+from runwright.core.pipeline import tasks_under_way
 from runwright.core.state import RunState
 from runwright.core.workings import Workings
 from runwright.log.base import RunLog
@@ -43,7 +44,7 @@ async def restore(
 def under_way(decider: Decider) -> list[tuple[str, int]]:
     """What was being worked on according to the log, with its attempt. Waits are not work."""
     if decider.router is not None:
-        return decider.router.under_way()
+        return tasks_under_way(decider)
     found: list[tuple[str, int]] = []
     for step_id, cell in decider.state.steps.items():
         node = decider.net.node(step_id)

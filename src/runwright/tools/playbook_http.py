@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.contract.playbook import HTTP
 
 from .base import Lane, StepContext, StepError
 from .http import PASSING, HttpInputs, HttpTool
@@ -25,7 +26,7 @@ class PlaybookHttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unk
 
 
 class PlaybookHttpTool:
-    kind = "noetl.http"
+    kind = HTTP
     inputs = PlaybookHttpInputs
     main_input = None
 
