@@ -32,6 +32,7 @@ result: {day: "{{ steps.extract.result }}", rows: "{{ steps.load.result }}"}
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.3)
     Path("child.yaml").write_text(CHILD)
 
 
