@@ -648,7 +648,9 @@ async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) ->
 
 
 async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) -> None:
-    first = {**code("result = [m.sqrt(four), input_data['four'], n]", four=4, n="{{ n }}"), "libs": {"m": "math"}}
+    libs = {"m": "math", "day": {"from": "datetime", "import": "date"}}
+    text = "result = [m.sqrt(four), input_data['four'], n, day(2026, 1, 2).day]"
+    first = {**code(text, four=4, n="{{ n }}"), "libs": libs}
     loop = {"in": [7], "iterator": "n"}
     async with engine(file_store) as operations:
         document = playbook(
@@ -656,7 +658,7 @@ async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) 
         )
         snapshot, story = await play(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [[2.0, 4, 7]]
+        assert await result(operations, snapshot) == [[2.0, 4, 7, 2]]
 
 
 async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> None:

@@ -128,6 +128,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (playbook({"step": "a", "tool": {"kind": "snowflake"}}), "There is no kind 'snowflake'"),
     (playbook({**STEP, "when": "{{ x }}"}), "A step has no `when`"),
     (playbook({**STEP, "case": []}), "`case` is gone"),
+    (playbook({**STEP, "output": {}}), "`spec.result` of its task"),
+    (playbook(STEP, executor={"spec": {"policy": {"defaults": {"timeout": 3}}}}), "`defaults` has no field 'timeout'"),
+    (playbook(STEP, executor={"spec": {"policy": {"defaults": {"timeout_s": 0}}}}), "must be longer than 0"),
+    (playbook(STEP, executor={"spec": {"policy": {"retry": {}}}}), "The policy of the executor has no field 'retry'"),
+    (playbook({"step": "a", "tool": {**code("1"), "libs": {"d": {"from": "datetime"}}}}), "libs"),
     (playbook({**STEP, "retry": {}}), "`retry` is gone"),
     (playbook({**STEP, "sink": {}}), "`sink` is gone"),
     (playbook({**STEP, "expr": "x"}), "`expr` is gone"),
@@ -292,6 +297,30 @@ def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
     assert route is not None
     assert route.tasks[1].inputs["connection"] == "duckdb:///:memory:"
     assert [rule.when for rule in route.tasks[0].rules or ()] == ["{{ false }}", None]
+
+
+def test_what_is_said_further_out_holds_for_tasks_that_do_not_say() -> None:
+    limits = {"spec": {"policy": {"defaults": {"timeout_s": 30}, "results": {"reference_first": True}}}}
+    document = playbook(
+        {
+            "step": "a",
+            "input": {"x": 1, "y": 1},
+            "tool": [
+                {"own": {**code("result = x", y=2), "spec": {"timeout": 5}}},
+                {"lent": {"kind": "workbook", "name": "w", "args": {"z": 3}}},
+                {"sub": {"kind": "playbook", "ref": "plan:sha256:" + "0" * 64}},
+            ],
+        },
+        workbook={"w": {**code("result = x", y=4, z=4)}},
+        executor=limits,
+    )
+    loaded = plan_from_dict(document, all_tools())
+    route = loaded.plan.steps[0].route
+    assert route is not None
+    own, lent, sub = route.tasks
+    assert (own.timeout, lent.timeout, sub.timeout) == (5, 30, None)
+    assert (own.inputs["args"], lent.inputs["args"]) == ({"x": 1, "y": 2}, {"x": 1, "y": 4, "z": 3})
+    assert [problem.sentence for problem in loaded.warnings if "`results` is not looked at" in problem.sentence]
 
 
 @pytest.mark.parametrize("field", ["retry", "sink", "eval"])

@@ -15,7 +15,7 @@ from .fields import Fields
 from .kinds import Kinds
 from .parts import make_part
 from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
-from .playbook_tasks import TaskReader
+from .playbook_tasks import Outer, TaskReader, read_args
 from .playbook_workbook import Workbook
 from .problems import PLAN, STEP, Findings, Path, did_you_mean, listed
 from .secrets import find_secrets
@@ -23,10 +23,11 @@ from .steps import check_name, read_dispatch
 
 VERSIONS = ("noetl.io/v2", "noetl.io/v10")
 ROOT = ("apiVersion", "kind", "metadata", "keychain", "executor", "workload", "workflow", "workbook", "ctx", "labels")
-STEP_FIELDS = ("step", "desc", "description", "spec", "loop", "tool", "next", "set", "join")
+STEP_FIELDS = ("step", "desc", "description", "spec", "loop", "tool", "args", "input", "next", "set", "join")
 
 GONE = {
     "when": "A step has no `when`: put the condition on the arcs that lead to it, or into spec.policy.admit.",
+    "output": "A step has no `output`: what becomes of a result is said in `spec.result` of its task.",
     "case": "`case` is gone: put conditions on the arcs of `next`, and policies on tasks.",
     "retry": "`retry` is gone: a task's policy says when it is tried again (spec.policy.rules, do: retry).",
     "sink": "`sink` is gone: storing is a task like any other.",
@@ -69,6 +70,15 @@ def read_playbook(
     return make_part(
         ExecutionPlan, metadata=metadata, params=workload, order=Order.ROUTED, steps=tuple(steps), playbook=playbook
     )
+
+
+def _seconds(fields: Fields) -> float | None:
+    if "timeout_s" not in fields:
+        return None
+    timeout = fields.duration("timeout_s", 1.0)
+    if timeout <= 0:
+        fields.wrong("timeout_s", "`timeout_s` must be longer than 0.")
+    return timeout
 
 
 def _refuse_gone(fields: Fields, data: dict[str, Any]) -> None:
@@ -141,7 +151,19 @@ class _Reader:
         self._places: dict[str, Path] = {}
         executor = top.part("executor")
         self._executor = None if executor is None else executor.part("spec")
-        self._dispatch = None if self._executor is None else read_dispatch(self._executor)
+        self._outer = Outer() if self._executor is None else self._of_executor(self._executor)
+
+    def _of_executor(self, spec: Fields) -> Outer:
+        policy = spec.part("policy")
+        defaults = None if policy is None else policy.part("defaults")
+        if policy is not None:
+            policy.refuse_unknown(("defaults", "results"), "The policy of the executor")
+            if "results" in policy:
+                sentence = "`results` is not looked at: a task's `spec.result` says what becomes of its result."
+                self._findings.warning((*policy.path, "results"), sentence)
+        if defaults is not None:
+            defaults.refuse_unknown(("timeout_s",), "`defaults`")
+        return Outer(read_dispatch(spec), None if defaults is None else _seconds(defaults))
 
     def steps(self) -> list[Step]:
         given = self._top.raw("workflow")
@@ -213,10 +235,7 @@ class _Reader:
         timeout = None
         if lifecycle is not None:
             lifecycle.refuse_unknown(("timeout_s",), "`lifecycle`")
-        if lifecycle is not None and "timeout_s" in lifecycle:
-            timeout = lifecycle.duration("timeout_s", 1.0)
-            if timeout <= 0:
-                lifecycle.wrong("timeout_s", "`timeout_s` must be longer than 0.")
+            timeout = _seconds(lifecycle)
         return join, mode, timeout, self._admit(policy)
 
     def _admit(self, policy: Fields) -> tuple[AdmitRule, ...]:
@@ -240,7 +259,8 @@ class _Reader:
 
     def _pipeline(self, fields: Fields, step: str, dispatch: dict[str, str] | None) -> tuple[Task, ...]:
         tool, path = fields.raw("tool"), (*fields.path, "tool")
-        return () if tool is None else self._tasks.pipeline(tool, path, step, dispatch or self._dispatch)
+        outer = Outer(dispatch or self._outer.dispatch, self._outer.timeout, read_args(fields))
+        return () if tool is None else self._tasks.pipeline(tool, path, step, outer)
 
     def _loop(self, fields: Fields) -> PipelineLoop | None:
         loop = fields.part("loop")
@@ -347,7 +367,7 @@ class _Reader:
         self._check_targets(steps)
         entry, final, strict = steps[0].step_id, None, False
         if (spec := self._executor) is not None:
-            known = ("entry_step", "final_step", "no_next_is_error", "dispatch")
+            known = ("entry_step", "final_step", "no_next_is_error", "dispatch", "policy")
             spec.refuse_unknown(known, "The spec of the executor")
             entry = self._named(spec, "entry_step") or entry
             final = self._named(spec, "final_step")

@@ -73,13 +73,25 @@ class _Own(msgspec.Struct):
     looked_at: Any = None  # what must not hold a secret, where that is not simply the inputs
 
 
+def read_args(fields: Fields) -> dict[str, Any]:
+    return {**(fields.mapping("args") or {}), **(fields.mapping("input") or {})}
+
+
+class Outer(msgspec.Struct, frozen=True):
+    """What the step or the playbook around them says for tasks that do not say it themselves."""
+
+    dispatch: dict[str, str] | None = None
+    timeout: float | None = None
+    args: dict[str, Any] = {}
+
+
 class TaskReader:
     def __init__(self, kinds: Kinds, findings: Findings, link: Callable[[str], str] | None, workbook: Workbook) -> None:
         self._kinds = kinds
         self._findings = findings
         self._link = link
         self._workbook = workbook
-        self._dispatch: dict[str, str] | None = None  # of tasks that do not say
+        self._outer = Outer()
         self._readers: dict[str, Callable[[Fields, dict[str, Any]], _Own | None]] = {
             "http": self._http,
             "python": self._python,
@@ -94,13 +106,13 @@ class TaskReader:
             "playbook": self._playbook,
         }
 
-    def pipeline(self, tool: Any, path: Path, step: str, dispatch: dict[str, str] | None) -> tuple[Task, ...]:
+    def pipeline(self, tool: Any, path: Path, step: str, outer: Outer) -> tuple[Task, ...]:
         """One tool, or a list: each with `name`, or under its label."""
-        outer, self._dispatch = self._dispatch, dispatch
+        before, self._outer = self._outer, outer
         try:
             return self._pipeline(tool, path, step)
         finally:
-            self._dispatch = outer
+            self._outer = before
 
     def _pipeline(self, tool: Any, path: Path, step: str) -> tuple[Task, ...]:
         given: list[tuple[str | None, Any, Path]] = []
@@ -168,7 +180,7 @@ class TaskReader:
         spec = fields.part("spec")
         rules, timeout, keeping = self._spec(spec, labels)
         dispatch = self._place(spec)
-        timeout = timeout or fields.timeout()
+        timeout = timeout or fields.timeout() or (self._outer.timeout if own.tool != SUB_PLAN else None)
         self._warn_of(fields, ("assert",))
         rules = _with_settings(rules, read_settings(fields, "set", self._findings))
         self._check(own, fields, timeout)
@@ -184,7 +196,7 @@ class TaskReader:
         )
 
     def _place(self, spec: Fields | None) -> dict[str, str] | None:
-        return (None if spec is None else read_dispatch(spec)) or self._dispatch
+        return (None if spec is None else read_dispatch(spec)) or self._outer.dispatch
 
     def _of_workbook(self, label: str, fields: Fields, labels: Collection[str]) -> Task | None:
         """A task that is written elsewhere: what is said here comes on top."""
@@ -210,7 +222,7 @@ class TaskReader:
         ]
         here["spec"] = _laid_over([part for part in parts if part is not None])
         own = Fields(there, path, STEP, self._findings)
-        merged: dict[str, Any] = {**there, **here, "args": {**self._args(own), **self._args(fields)}}
+        merged: dict[str, Any] = {**there, **here, "args": {**read_args(own), **read_args(fields)}}
         merged.pop("input", None)
         merged.pop("name", None)
         inner = Fields(merged, path, STEP, self._findings)
@@ -220,7 +232,7 @@ class TaskReader:
         return self._known(label, str(there["kind"]), inner, labels)
 
     def _args(self, fields: Fields) -> dict[str, Any]:
-        return {**(fields.mapping("args") or {}), **(fields.mapping("input") or {})}
+        return {**self._outer.args, **read_args(fields)}
 
     def _spec(
         self, spec: Fields | None, labels: Collection[str]
@@ -284,7 +296,7 @@ class TaskReader:
         fields.refuse_unknown((*COMMON, "code", "libs"), "A task of kind python", GONE)
         inputs: dict[str, Any] = {"code": fields.raw("code"), "args": args}
         if isinstance(libs := fields.raw("libs"), dict):
-            inputs["libs"] = libs
+            inputs["libs"] = {name: _module(each) for name, each in cast("dict[str, Any]", libs).items()}
         elif libs is not None:
             sentence = "`libs` installs nothing here: what the code imports must be there already."
             self._findings.warning((*fields.path, "libs"), sentence)
@@ -444,3 +456,9 @@ def _with_settings(rules: tuple[Rule, ...] | None, settings: Settings) -> tuple[
     if any(rule.when is None for rule in rules):
         return merged
     return (*merged, Rule(do=Do.CONTINUE, set_ctx=ctx, set_iter=own))
+
+
+def _module(given: Any) -> Any:
+    """`name`, or `{from: module, import: name}` for what a module has."""
+    parts = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    return f"{parts['from']}:{parts['import']}" if parts.keys() == {"from", "import"} else cast("Any", given)

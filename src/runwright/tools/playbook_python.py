@@ -18,7 +18,7 @@ class PlaybookPythonInputs(msgspec.Struct, frozen=True, rename="camel", forbid_u
     code: str
     args: dict[str, Any] = {}
     libs: dict[str, str] = {}
-    """Modules to import, by the name that the code has for each."""
+    """Modules to import, or what they have (`module:name`), by the name that the code has for each."""
 
 
 class PlaybookPythonTool:
@@ -37,7 +37,7 @@ class PlaybookPythonTool:
 
     def run(self, inputs: PlaybookPythonInputs, context: StepContext) -> Any:  # noqa: ARG002
         try:
-            modules = {name: import_module(module) for name, module in inputs.libs.items()}
+            modules = {name: _imported(what) for name, what in inputs.libs.items()}
             scope, value = run_code(inputs.code, {"input_data": inputs.args, **modules, **inputs.args})
             main = scope.get("main")
             if value is None and inspect.isfunction(main):
@@ -49,6 +49,12 @@ class PlaybookPythonTool:
             facts: dict[str, Any] = {"kind": "python", "py": {"exception_type": name}}
             raise StepError("STEP_RAISED", f"{name}: {error}", category="user", **facts) from error
         return value
+
+
+def _imported(what: str) -> Any:
+    module, _, name = what.partition(":")
+    found = import_module(module)
+    return getattr(found, name) if name else found
 
 
 def _taken(function: Any, args: dict[str, Any]) -> dict[str, Any]:
