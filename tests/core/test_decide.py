@@ -26,6 +26,7 @@ from runwright.contract.timestamps import to_micros
 from runwright.core.decide import Decider
 from runwright.core.draft import Violation
 from runwright.core.evolve import transition
+from runwright.core.handing import hand_over
 from runwright.core.net import Net
 from runwright.core.room import Room
 from runwright.core.state import RunState
@@ -38,10 +39,10 @@ BROKEN = ErrorInfo("BROKEN", "it broke", retryable=True)
 class Play:
     """A run that is decided upon, with its steps ended by hand."""
 
-    def __init__(self, *steps: Step, room: int = 100, **plan: Any) -> None:
+    def __init__(self, *steps: Step, room: int = 100, queue: str | None = None, **plan: Any) -> None:
         plan = {"order": Order.SEQUENTIAL, **plan}
         self.plan = ExecutionPlan(metadata=PlanMetadata(plan_id="p"), steps=steps, **plan)
-        self.net = Net(self.plan)
+        self.net = Net(self.plan, lambda _step: queue)
         self.run = rw.new_run("run-1", "p", "1")
         self.now = BEGIN
         self.room = room
@@ -584,3 +585,15 @@ def test_whoever_takes_over_names_the_same_cause() -> None:
     play.end("c")
     failed = next(made for made in play.drafts if made.event_type == "RunFailed")
     assert b'"rootCause":{"stepId":"b"' in failed.raw_payload
+
+
+@pytest.mark.parametrize("kind", ["PAUSE", "CANCEL", "EMERGENCY_STOP"])
+def test_nothing_is_handed_to_a_worker_once_a_signal_forbids_it(kind: str) -> None:
+    """The signal is in the log, and the engine has not come round to it."""
+    play = graph(step("a"), step("b"), queue="q")
+    assert play.decide()[2:] == ["StepScheduled a", "StepScheduled b"]
+    assert hand_over(play.decider, "a", 1, "w")
+    play.accept(kind)
+    assert not hand_over(play.decider, "b", 1, "w")
+    play.accept("EVENT", 2, name="n")
+    assert "StepStarted b" not in play.decide()

@@ -641,6 +641,15 @@ def test_by_command(tmp_path: Path) -> None:
     assert (wrong.returncode, "leave that to them" in wrong.stderr) == (2, True)
 
 
+async def test_what_was_refused_may_come_again_in_the_same_stream() -> None:
+    bad = event(1, "playbook.finished", entity_type="step", step_run_id="0")
+    async with rw.open_log("memory://") as log:
+        assert await taken(log, bad, bad) == ["SCHEMA_VALIDATION_FAILED", "not_attempted"]
+        assert await taken(log, event(2, "playbook.execution.requested"), bad, bad) == [
+            "appended", "SCHEMA_VALIDATION_FAILED", "not_attempted"
+        ]  # fmt: skip
+
+
 _texts = st.text(max_size=8) | st.sampled_from(["a", "b", "step:a:run:1", "step:a:run:2:iteration:3", "task:t:run:1"])
 _kinds = st.sampled_from(["step.started", "step.done", "step.exit", "task.done", "case.x", "playbook.finished", "x.y"])
 _events = st.fixed_dictionaries(

@@ -94,13 +94,22 @@ class NoetlImporter:
             return found
         await self._flush()  # those before it go in, whatever becomes of it
         if isinstance(found, Incoming):
-            record = await self._log.find_by_id(found.run_id, found.event_id)
+            record = await self._find(found)
             return NOT_ATTEMPTED if record is None else _receipt(record)
         if head.run_id in self.blocked:
             return NOT_ATTEMPTED
         if head.run_id is not None:
             self.blocked.add(head.run_id)
         return found
+
+    async def _find(self, event: Incoming) -> RunEventRecord | None:
+        """The event as the log has it; None also where its run was not made, because its first events were refused."""
+        try:
+            return await self._log.find_by_id(event.run_id, event.event_id)
+        except RunwrightError as error:
+            if error.code != ErrorCode.RUN_NOT_FOUND:
+                raise
+            return None
 
     async def _look_at(self, line: bytes, head: Head) -> _Move | Outcome | Incoming:
         """The event on its way; its receipt, if the log has it; itself, if it came before in this stream."""
