@@ -68,3 +68,11 @@ def test_two_answers_at_the_same_moment() -> None:
     with testing.open({"a": denied, "b": denied}) as app:
         run = app.start({"plan": "p", "order": "graph", "steps": steps})
         assert run.wait().status == "FAILED"
+
+
+def test_an_answer_that_comes_while_the_run_is_being_parked() -> None:
+    """The driver has decided that there is nothing to do for a while, and is not gone yet."""
+    steps = [{"id": "a", "approval": "May it?"}, {"id": "b", "shell": "true"}]
+    with testing.open({"a": testing.Denies("no", after="0s"), "b": testing.Result(took="0s")}) as app:
+        run = app.start({"plan": "p", "order": "graph", "steps": steps})
+        assert run.wait().status == "FAILED"

@@ -12,8 +12,8 @@ from typing import Any
 from runwright.contract.plan import ExecutionPlan, OnFailure, Order, Step, StepClass
 from runwright.contract.transitions import StepStatus
 
-from .expressions import any_expression, mentioned_steps
-from .node import Node, QueueOf, names_secret, nowhere
+from .expressions import mentioned_steps
+from .node import Node, QueueOf, constant_body, names_secret, nowhere
 from .playnet import Playnet
 from .room import Room
 from .state import RunState, StepCell
@@ -31,10 +31,10 @@ class Net:
         for number, step in enumerate(plan.steps):
             needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
             mentions = mentioned_steps(_texts(step))
-            constant = not any_expression(step.inputs)
-            secrets = bool(step.secret_refs) or not constant or names_secret(step.inputs)
+            body = constant_body(step.inputs)
+            secrets = bool(step.secret_refs) or body is None or names_secret(step.inputs)
             queue = queue_of(step) if step.route is None else None  # of a playbook, tasks have queues
-            self.nodes.append(Node(number, step, needs, mentions, constant, secrets, queue))
+            self.nodes.append(Node(number, step, needs, mentions, body, secrets, queue))
         for node in self.nodes:
             for source in node.needs:
                 self.nodes[source].needed_by.append(node.index)

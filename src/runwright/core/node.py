@@ -9,18 +9,25 @@ import msgspec
 
 from runwright.contract.plan import Step
 
+from .expressions import any_expression
+
 
 class Node(msgspec.Struct):
     index: int
     step: Step
     needs: tuple[int, ...]
     mentions: frozenset[str] | None  # steps whose results its expressions use; None: any
-    constant: bool  # its inputs hold no expression
+    body: bytes | None  # its inputs as JSON, where they hold no expression
     secrets: bool  # they name a secret, or may do so once they are filled in
     queue: str | None = None  # where workers find it; None: whoever drives the run carries it out
     needed_by: list[int] = []
     follows: int | None = None
     followed_by: int | None = None
+
+
+def constant_body(inputs: dict[str, Any]) -> bytes | None:
+    """Inputs that are the same for every run, as JSON: reading that is the quickest way to a copy."""
+    return None if any_expression(inputs) else msgspec.json.encode(inputs)
 
 
 QueueOf = Callable[[Step], str | None]

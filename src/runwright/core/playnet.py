@@ -10,8 +10,8 @@ import msgspec
 from runwright.contract.plan import ExecutionPlan, Step
 from runwright.contract.playbook import SECRETS, Join, Playbook, Route, Rule, Scope, Task
 
-from .expressions import any_expression, condition_text, mentioned_fields, mentioned_names
-from .node import Node, QueueOf, names_secret, nowhere
+from .expressions import condition_text, mentioned_fields, mentioned_names
+from .node import Node, QueueOf, constant_body, names_secret, nowhere
 
 Mentions = dict[str, frozenset[str] | None]
 """The names that expressions mention, and which fields of each; None: all of it."""
@@ -141,8 +141,8 @@ def _task_node(node: Node, task: Task, queue_of: QueueOf) -> Node:
         timeout=task.timeout,
         dispatch=task.dispatch,
     )
-    constant = not any_expression(task.inputs)
-    return Node(node.index, step, (), None, constant, not constant or names_secret(task.inputs), queue_of(step))
+    body = constant_body(task.inputs)
+    return Node(node.index, step, (), None, body, body is None or names_secret(task.inputs), queue_of(step))
 
 
 def _texts(rule: Rule) -> tuple[Any, ...]:

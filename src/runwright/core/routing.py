@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
@@ -239,9 +241,10 @@ class Router:
 
     def inputs(self, node: Node, path: str) -> Any:
         """What a task is given, with expressions filled in."""
+        if node.body is not None:
+            return msgspec.json.decode(node.body)  # a copy: what the task does to it is its own business
         place = parse_path(path)
-        if node.constant or place is None:
-            return fill(node.step.inputs, {})  # a copy: what the task does to it is its own business
+        assert place is not None
         pipe = self._play.pipes[pipe_key(place)]
         station = self._net.stations[place.step]
         mentions = station.inputs[place.task or ""]

@@ -144,8 +144,8 @@ class Values:
     def inputs(self, node: Node, **more: Any) -> Any:
         """A step's inputs, overrides applied and expressions filled in."""
         written = self.written(node)
-        if written is node.step.inputs and node.constant:
-            return fill(written, {})  # a copy: what the step does to it is its own business
+        if written is node.step.inputs and node.body is not None:
+            return msgspec.json.decode(node.body)  # a copy: what the step does to it is its own business
         return fill(written, self.scope(node, **more))
 
     def written(self, node: Node) -> dict[str, Any]:

@@ -102,6 +102,11 @@ class RunDriver:
         self._look_again = True
         self.poke()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something new in the log that it was told of, and has not read."""
+        return self._look_again
+
     # The loop
 
     async def drive(self) -> None:

@@ -337,7 +337,10 @@ class Engine:
             self._broken(driver, error)
         elif driver.status in ENDED:
             self._finished(run_id, driver)
-        elif run_id not in self._parked:
+        elif run_id in self._parked:
+            if driver.is_behind:  # a signal was accepted while it was being parked
+                self._unpark(run_id)
+        else:
             if driver.was_lost:
                 self.lookout.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
             self._left(run_id)

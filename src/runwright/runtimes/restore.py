@@ -25,6 +25,8 @@ async def fold_run(log: RunLog, run_id: str, wanted: frozenset[str] | None) -> R
     while records := await log.read(run_id, after, PAGE):
         for record in records:
             evolve(state, record)
+        if len(records) < PAGE:
+            break
         after = records[-1].run_seq
         await asyncio.sleep(0)  # a long history must not keep the lease from being renewed
     return state
