@@ -47,8 +47,10 @@ def is_scheduled(decider: Decider, path: str, attempt: int) -> bool:
 
 def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
     """A worker wants to carry this out: then it starts. False if it may not, or not now."""
-    if decider.status is not RunStatus.RUNNING or decider.stop is not None or _is_held_up(decider):
+    if decider.status is not RunStatus.RUNNING or decider.stop is not None:
         return False
+    if decider.work.is_told("PAUSE", "CANCEL", "EMERGENCY_STOP"):
+        return False  # once such a signal is in the log nothing starts, also before it is acted on
     if decider.router is not None:
         return decider.router.offers.hand_over(path, attempt, worker)
     if not is_scheduled(decider, path, attempt):
@@ -61,14 +63,6 @@ def hand_over(decider: Decider, path: str, attempt: int, worker: str) -> bool:
         signal = decider.work.retry_signal.get(path)
         decider.say("StepStarted", path, attempt, payloads.StepStarted(signal, worker))
     return True
-
-
-def _is_held_up(decider: Decider) -> bool:
-    """A signal was accepted after which nothing starts, and has not been acted on yet."""
-    return any(signal.signal_type in _HOLDING_UP for signal in decider.work.signals.values())
-
-
-_HOLDING_UP = frozenset({"PAUSE", "CANCEL", "EMERGENCY_STOP"})
 
 
 def take_back(net: Net, work: Workings) -> None:

@@ -66,9 +66,7 @@ def steer(decider: Decider, *, stopped: bool) -> Stop | None:
 
 def is_ending(decider: Decider) -> bool:
     """Whether the run was told to end, or its time is up: nothing of it is to be worked on any more."""
-    return _is_late(decider) or any(
-        signal.signal_type in ("CANCEL", "EMERGENCY_STOP") for signal in decider.work.signals.values()
-    )
+    return _is_late(decider) or decider.work.is_told("CANCEL", "EMERGENCY_STOP")
 
 
 def next_deadline(decider: Decider) -> int | None:

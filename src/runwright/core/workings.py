@@ -66,6 +66,10 @@ class Workings(msgspec.Struct):
         if self.play is not None or event.event_type == "WorkflowStarted":
             note_play(self, event)
 
+    def is_told(self, *kinds: str) -> bool:
+        """Whether a signal of one of these kinds was accepted, and has not been acted on yet."""
+        return any(signal.signal_type in kinds for signal in self.signals.values())
+
     def wants(self, step_id: str) -> bool:
         return self.wanted is None or step_id in self.wanted
 
