@@ -168,6 +168,27 @@ async def test_a_run_is_named_by_id_by_unique_prefix_or_as_the_last(make_log: Ma
             assert caught.value.code == "RUN_NOT_FOUND"
 
 
+async def test_each_run_is_read_as_itself_however_many_there_are(
+    make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runwright.log.base.RUNS_KNOWN", 2)  # fewer than there are here
+    async with make_log() as log, make_log() as other:
+        for number in range(5):
+            events = History(f"run-{number}", plan_id=f"plan-{number}")
+            await log.append([*events.started(), events("StepStarted", f"step-{number}")])
+        for number in (0, 1, 2, 3, 4, 0, 3):
+            records = await log.read(f"run-{number}")
+            assert {(record.run_id, record.plan_id) for record in records} == {(f"run-{number}", f"plan-{number}")}
+            found = await log.find_event(f"run-{number}", "StepStarted", f"step-{number}")
+            assert found == records[2]
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.read("run-5")
+        assert caught.value.code == "RUN_NOT_FOUND"
+        if type(other).__name__ != "MemoryLog":
+            await other.append(History("run-5").started())
+            assert len(await log.read("run-5")) == 2  # that it was not there is not remembered
+
+
 async def test_odd_ids_travel_unchanged(make_log: MakeLog) -> None:
     odd = ["ünïcode ✓", " spaces ", "quote'\"", "new\nline", "a/b\\c", "x" * 512, "%_*?["]
     async with make_log() as log:

@@ -31,6 +31,7 @@ from .rows import guarded
 
 PAGE = 1000
 CLOCKS_MICROS = 10_000_000  # the clocks of several processes may be apart
+RUNS_KNOWN = 1000  # of which key and identity are kept at hand
 _NOTHING: set[str] = set()
 
 
@@ -58,6 +59,7 @@ class RunLog(Checking):
         self.tally = Tally()
         self._heard = []
         self._payload_limit = payload_limit
+        self._runs_known: dict[str, tuple[int, RunIdentity]] = {}
         self._intake = Intake(write_budget, self.clock.monotonic)
         self._news = News(self.clock, self._changed_elsewhere)
 
@@ -224,26 +226,26 @@ class RunLog(Checking):
         check_number("after", after, 0)
         if limit is not None:
             check_number("limit", limit, 1)
-        row = await self.find_run(run_id)
-        return _records(row.identity, await self._rows(row.run_key, after, limit))
+        run_key, run = await self._known(run_id)
+        return _records(run, await self._rows(run_key, after, limit))
 
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """All events of a run so far, however many, a page at a time."""
         check_number("after", after, 0)
-        row = await self.find_run(run_id)
-        while rows := await self._rows(row.run_key, after, PAGE):
-            for item in _records(row.identity, rows):
+        run_key, run = await self._known(run_id)
+        while rows := await self._rows(run_key, after, PAGE):
+            for item in _records(run, rows):
                 yield item
             after = rows[-1].run_seq
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """All events of a run, those to come included. Ends when you stop asking."""
         check_number("after", after, 0)
-        row = await self.find_run(run_id)
+        run_key, run = await self._known(run_id)
         while True:
             seen = self._news.count
-            rows = await self._rows(row.run_key, after, PAGE)
-            for item in _records(row.identity, rows):
+            rows = await self._rows(run_key, after, PAGE)
+            for item in _records(run, rows):
                 yield item
                 after = item.run_seq
             if not rows:
@@ -287,24 +289,23 @@ class RunLog(Checking):
         self, run_id: str, event_type: str, step_id: str | None = None, attempt: int = 1
     ) -> RunEventRecord | None:
         """One event by what it is about; None if the run has no such event."""
-        row = await self.find_run(run_id)
-        plan = (row.identity.plan_id, row.identity.plan_version)
-        key = key_bytes(run_id, step_id, attempt, event_type, *plan)
-        seq = await self._seq_of(row.run_key, step_id or "", key)
-        return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
+        run_key, run = await self._known(run_id)
+        key = key_bytes(run_id, step_id, attempt, event_type, run.plan_id, run.plan_version)
+        seq = await self._seq_of(run_key, step_id or "", key)
+        return None if seq is None else _records(run, await self._rows(run_key, seq - 1, 1))[0]
 
     async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
         """One event by its id: ours, or the one that it had elsewhere."""
-        row = await self.find_run(run_id)
-        seq = await self._seq_of_id(row.run_key, event_id)
-        return None if seq is None else _records(row.identity, await self._rows(row.run_key, seq - 1, 1))[0]
+        run_key, run = await self._known(run_id)
+        seq = await self._seq_of_id(run_key, event_id)
+        return None if seq is None else _records(run, await self._rows(run_key, seq - 1, 1))[0]
 
     async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = PAGE) -> list[RunEventRecord]:
         """Those events of a run that are wanted, with runSeq beyond `after`, in order."""
         check_number("after", after, 0)
         check_number("limit", limit, 1)
-        row = await self.find_run(run_id)
-        return _records(row.identity, await self._select(row.run_key, after, limit, wanted))
+        run_key, run = await self._known(run_id)
+        return _records(run, await self._select(run_key, after, limit, wanted))
 
     async def search(
         self,
@@ -364,7 +365,18 @@ class RunLog(Checking):
         row = await self._find(run_id) if can_be_a_name(run_id) else None
         if row is None:
             raise not_found(run_id)
+        if len(self._runs_known) >= RUNS_KNOWN:
+            self._runs_known.clear()
+        self._runs_known[run_id] = (row.run_key, row.identity)
         return row
+
+    async def _known(self, run_id: str) -> tuple[int, RunIdentity]:
+        """A run's key and identity. They never change, and no run is ever removed: they are read once."""
+        known = self._runs_known.get(run_id)
+        if known is None:
+            row = await self.find_run(run_id)
+            known = (row.run_key, row.identity)
+        return known
 
     async def resolve(self, name: str) -> RunRow:
         """A run by its exact id, else by a unique prefix of it, or `@last` for the newest."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,8 +28,9 @@ from .leases import FORGET_AFTER, lease_lost, living, living_epoch, run_owned, s
 from .model import EventFilter, Holder, Lease, RunFilter, RunRow
 from .openrun import encode_summary
 from .queries import load_queries, with_conditions
-from .rows import DAMAGE, alert_from, damaged, lease_row, run_identity, run_row
-from .sqlite_connect import Cursor, coded_errors, connect, cursor_of, prepare_store, read_one
+from .rows import alert_from, damaged, lease_row, run_identity, run_row
+from .sqlite_connect import Cursor, coded_errors, connect, prepare_store, read_one
+from .sqlite_readers import SqliteReaders
 from .sqlite_writer import Call, SqliteWriter
 from .store import Placed
 
@@ -44,9 +43,7 @@ class SqliteLog(RunLog):
         self.path = path
         self._sql = load_queries("sqlite")
         self._writer: SqliteWriter | None = None
-        self._readers = threading.local()
-        self._reader_connections: list[apsw.Connection] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._readers: SqliteReaders | None = None
         self._watch: apsw.Connection | None = None
         self._watched_version: Any = None
         self._identities: dict[int, RunIdentity] = {}
@@ -54,11 +51,10 @@ class SqliteLog(RunLog):
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="runwright-reader")
-        self._readers, self._watch = threading.local(), None
-        await loop.run_in_executor(self._pool, prepare_store, self.path)
+        await asyncio.to_thread(prepare_store, self.path)
         with coded_errors(self.path):
             self._writer = SqliteWriter(self.path, self.clock, self.tally, loop, self._news.tell)
+        self._readers = SqliteReaders(self.path, loop)
 
     async def close(self) -> None:
         self._intake.close()
@@ -66,19 +62,19 @@ class SqliteLog(RunLog):
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await writer.close()
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            await asyncio.to_thread(pool.shutdown)
-        for connection in self._reader_connections:
-            connection.close()
-        self._reader_connections.clear()
+        if self._readers is not None:
+            readers, self._readers = self._readers, None
+            await readers.close()
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            watch.close()
 
     def _enqueue(self, request: Request) -> None:
         self._live_writer().put(request)
 
     def _live_writer(self) -> SqliteWriter:
         if self._writer is None:
-            raise RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
+            raise _closed()
         return self._writer
 
     async def _call(self, work: Callable[[SqliteWriter], T]) -> T:
@@ -90,19 +86,9 @@ class SqliteLog(RunLog):
     # Reading
 
     async def _read(self, work: Callable[[Cursor], T]) -> T:
-        self._live_writer()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_here, work)
-
-    def _read_here(self, work: Callable[[Cursor], T]) -> T:
-        with coded_errors(self.path):
-            connection: apsw.Connection | None = getattr(self._readers, "connection", None)
-            if connection is None:
-                connection = self._readers.connection = connect(self.path, writer=False)
-                self._reader_connections.append(connection)
-            try:
-                return work(cursor_of(connection))
-            except DAMAGE as error:
-                raise damaged(str(self.path)) from error
+        if self._readers is None:
+            raise _closed()
+        return await self._readers.read(work)
 
     async def _changed_elsewhere(self) -> bool:
         return await self._read(self._look_for_changes)
@@ -110,7 +96,6 @@ class SqliteLog(RunLog):
     def _look_for_changes(self, _: Cursor) -> bool:
         if self._watch is None:
             self._watch = connect(self.path, writer=False)
-            self._reader_connections.append(self._watch)
         version = read_one(self._watch, "PRAGMA data_version")
         changed = version != self._watched_version
         self._watched_version = version
@@ -348,6 +333,10 @@ class SqliteLog(RunLog):
             "events": events,
             "bytes": self.path.stat().st_size,
         }
+
+
+def _closed() -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_CLOSED, "This log is not open. Use `async with rw.open_log(...)`.")
 
 
 def _damaged_event(row: Any) -> StoredEvent:

@@ -1,0 +1,61 @@
+"""The threads that read: what becomes of a question when things go wrong around it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+import runwright as rw
+from runwright.log.sqlite_connect import Cursor, prepare_store
+from runwright.log.sqlite_readers import SqliteReaders
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    prepare_store(tmp_path / "runs.db")
+    return tmp_path / "runs.db"
+
+
+async def test_what_was_asked_before_the_end_is_answered(path: Path) -> None:
+    readers = SqliteReaders(path, asyncio.get_running_loop())
+    asked = [asyncio.create_task(readers.read(_count)) for _ in range(50)]
+    await asyncio.sleep(0)
+    await readers.close()
+    assert await asyncio.gather(*asked) == [0] * 50
+    assert not [thread for thread in threading.enumerate() if path.name in thread.name]
+
+
+async def test_whoever_stops_waiting_keeps_nobody_else_from_an_answer(path: Path) -> None:
+    readers, gate = SqliteReaders(path, asyncio.get_running_loop()), threading.Event()
+    asked = [asyncio.create_task(readers.read(lambda _: gate.wait(10))) for _ in range(2)]
+    await asyncio.sleep(0)
+    asked[0].cancel()
+    gate.set()
+    assert await asked[1]
+    assert await readers.read(_count) == 0
+    assert asked[0].cancelled()
+    await readers.close()
+
+
+async def test_what_goes_wrong_reaches_the_one_who_asked_and_the_thread_goes_on(path: Path) -> None:
+    def locked(_: Cursor) -> None:
+        raise apsw.BusyError("database is locked")
+
+    def broken(_: Cursor) -> None:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "text that nobody here wrote")
+
+    readers = SqliteReaders(path, asyncio.get_running_loop())
+    for work, code in ((locked, "STORE_UNAVAILABLE"), (broken, "STORE_CORRUPT")) * 3:
+        with pytest.raises(rw.RunwrightError) as caught:
+            await readers.read(work)
+        assert caught.value.code == code
+    assert await readers.read(_count) == 0
+    await readers.close()
+
+
+def _count(cursor: Cursor) -> int:
+    return cursor.execute("SELECT count(*) FROM event").fetchone()[0]
