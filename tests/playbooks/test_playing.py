@@ -345,6 +345,23 @@ async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
             assert taken.payload["selected"] == [{"step": "bad", "args": {"method": "GET"}}]
 
 
+async def test_arcs_see_what_the_web_answered_and_nothing_else_of_it(file_store: str) -> None:
+    """Also where no expression asks for what was sent, and where the answer was a failure."""
+    by_status = {"arcs": [{"step": "found", "when": "{{ output.http.status == 200 }}"},
+                          {"step": "gone", "when": "{{ output.http.status == 404 and output.error.kind == 'not_found' }}"},
+                          {"step": "other"}]}  # fmt: skip
+    with flaky_server() as server:
+        for page, came in (("echo", "found"), ("status/404", "gone")):
+            document = playbook(
+                {"step": "web", "tool": {"kind": "http", "url": f"{server.url}/{page}"}, "next": by_status},
+                *({"step": name, "tool": noop(name)} for name in ("found", "gone", "other")),
+            )
+            async with engine(file_store) as operations:
+                snapshot, story = await play(operations, document)
+                assert snapshot.status == "COMPLETED", story
+                assert await result(operations, snapshot) == came
+
+
 async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
     """All of it, also what nobody declared, and names of credentials, which could not be given as parameters."""
     seen = "{{ [extra, pg_credential, deep.a, deep.b, args | default('none')] }}"

@@ -341,11 +341,13 @@ def _number(given: Any, scope: dict[str, Any], name: str, least: float, most: fl
 def _error(outcome: dict[str, Any]) -> ErrorInfo:
     """How a step says that its task failed, with a policy or without."""
     error: dict[str, Any] = outcome.get("error") or {}
+    answer: dict[str, Any] = outcome.get("http") or {}
     return ErrorInfo(
         str(error.get("code") or "TASK_FAILED"),
         str(error.get("message") or "Its policy says that the task failed."),
         retryable=bool(error.get("retryable")),
         category=str(error.get("kind") or "user"),
+        facts={"status": answer["status"]} if isinstance(answer.get("status"), int) else None,
     )
 
 

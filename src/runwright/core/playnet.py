@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from .node import Node, QueueOf, constant_body, names_secret, nowhere
 
 Mentions = dict[str, frozenset[str] | None]
 """The names that expressions mention, and which fields of each; None: all of it."""
+
+_RESULT = frozenset({"result", "data"})  # of an outcome
 
 
 class Station(msgspec.Struct):
@@ -117,15 +119,19 @@ def _station(node: Node, route: Route, queue_of: QueueOf) -> Station:
 
 
 def _after(node: Node, route: Route) -> Mentions:
-    """What is mentioned where a step has ended: `output` is its own result."""
+    """What is mentioned where a step has ended: `output` is its own result, and what the web answered is part of it."""
     arcs = _mentions([route.set_ctx, [(_condition(arc.when), arc.args, arc.set_ctx) for arc in route.arcs]])
-    return {**arcs, node.step.step_id: None} if reads_result(arcs) else arcs
+    return {**arcs, node.step.step_id: None} if _reads(arcs, "output", _RESULT | {"http"}) else arcs
 
 
 def reads_result(mentions: Mentions) -> bool:
-    """Whether more of an outcome is looked at than how it ended."""
-    fields = [mentions.get(name, frozenset()) for name in ("outcome", "output")]
-    return any(each is None or each & {"result", "data"} for each in fields)
+    """Whether more of a task's outcome is looked at than how it ended."""
+    return any(_reads(mentions, name, _RESULT) for name in ("outcome", "output"))
+
+
+def _reads(mentions: Mentions, name: str, wanted: Collection[str]) -> bool:
+    fields = mentions.get(name, frozenset())
+    return fields is None or not fields.isdisjoint(wanted)
 
 
 def _mentions(texts: Any) -> Mentions:

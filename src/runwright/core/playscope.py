@@ -116,8 +116,9 @@ def output_of(station: Station, error: ErrorInfo | None, value: Any) -> dict[str
     outcome = {"status": "ok", "result": value, "data": value, **_NO_PARTS}
     if error is not None:
         told = {"kind": error.category, "retryable": bool(error.retryable), "code": error.code}
-        return {**outcome, "status": "error", "error": {**told, "message": error.message}}
-    if station.route.tasks and station.route.tasks[-1].kind == HTTP and isinstance(value, dict):
+        outcome.update(status="error", error={**told, "message": error.message})
+        outcome["http"] = {**_NO_PARTS["http"], "status": (error.facts or {}).get("status")}
+    elif station.route.tasks and station.route.tasks[-1].kind == HTTP and isinstance(value, dict):
         outcome["http"] = {**_NO_PARTS["http"], **value}
     return later_spelling(outcome)
 
