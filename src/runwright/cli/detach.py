@@ -13,9 +13,8 @@ import click
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
 from runwright.control.open import state_folder
-from runwright.log.model import RunRow
 from runwright.log.open import open_log
-from runwright.log.reader import LogReader
+from runwright.log.reader import run_or_none
 from runwright.results.logfiles import safe_name
 
 from .hints import Commands
@@ -41,7 +40,7 @@ async def start_apart(
         )
     async with open_log(session.store) as log:
         run_id = run_id or log.ids.run_id()
-        before = await find_run(log, run_id)
+        before = await run_or_none(log, run_id)
         if before is not None and before.status in ENDED:
             return None
         output = state_folder(session.store) / "logs" / safe_name(run_id) / "driver.txt"
@@ -50,12 +49,12 @@ async def start_apart(
         driver = _spawn(session, plan_file, given, options, output)
         while driver.poll() is None:
             # A new run is there when it is in the store; one that was there before, when the driver says so.
-            if before is None and await find_run(log, run_id) is not None:
+            if before is None and await run_or_none(log, run_id) is not None:
                 break
             if before is not None and "\nRun " in f"\n{_said_since(output, said)}":
                 break
             await asyncio.sleep(POLL)
-        if driver.poll() not in (None, DONE) and await find_run(log, run_id) == before:
+        if driver.poll() not in (None, DONE) and await run_or_none(log, run_id) == before:
             click.echo(_said_since(output, said), err=True)
             return driver.returncode or REFUSED
     if session.as_json:
@@ -65,15 +64,6 @@ async def start_apart(
         click.echo(f"  watch:  {Commands(session, run_id).watch}", err=True)
     driver.returncode = driver.returncode or 0  # it outlives us, and nobody waits for it
     return DONE
-
-
-async def find_run(log: LogReader, run_id: str) -> RunRow | None:
-    try:
-        return await log.find_run(run_id)
-    except RunwrightError as error:
-        if error.code != ErrorCode.RUN_NOT_FOUND:
-            raise
-        return None
 
 
 def _spawn(

@@ -12,9 +12,10 @@ from runwright.contract.transitions import ENDED
 from runwright.control.interface import RunOperations
 from runwright.control.operations import Place
 from runwright.log.model import RunRow
+from runwright.log.reader import run_or_none
 
 from .accompany import EXIT_CODES, drive, engine
-from .detach import find_run, start_apart
+from .detach import start_apart
 from .hints import Commands
 from .params import read_params
 from .plan import load_or_show
@@ -70,7 +71,7 @@ async def _run(
     session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, tenant: str, runtime: str
 ) -> int:
     async with engine(session, must_exist=False, runtime=runtime) as operations:
-        before = None if run_id is None else await find_run(operations.log, run_id)
+        before = None if run_id is None else await run_or_none(operations.log, run_id)
         run_id = await operations.start(plan, params=params, run_id=run_id, place=Place(tenant))
         return await _stay(session, operations, run_id, before)
 
@@ -79,7 +80,7 @@ async def _ask_server(
     session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, place: Place, detach: bool
 ) -> int:
     async with engine(session) as operations:
-        before = None if run_id is None else await find_run(operations.log, run_id)
+        before = None if run_id is None else await run_or_none(operations.log, run_id)
         run_id = await operations.start(plan, params=params, run_id=run_id, place=place)
         if not detach:
             return await _stay(session, operations, run_id, before)

@@ -29,6 +29,7 @@ from runwright.core.values import Missing, Values
 from runwright.log.arguments import not_found
 from runwright.log.base import RunLog
 from runwright.log.model import RunRow
+from runwright.log.reader import run_or_none
 from runwright.plans.inputs import is_open
 from runwright.plans.known import SUB_PLAN, hash_in, known
 from runwright.plans.secrets import secret_refs
@@ -240,13 +241,8 @@ class Operations:
         return {} if started is None else (started.payload or {}).get("subPlans") or {}
 
     async def _fork_of_child(self, run_id: str, net: Net, params: dict[str, Any]) -> Fork | None:
-        try:
-            row = await self.log.find_run(run_id)
-        except RunwrightError as error:
-            if error.code != ErrorCode.RUN_NOT_FOUND:
-                raise
-            return None  # its start was refused
-        if row.status is not RunStatus.FAILED:
+        row = await run_or_none(self.log, run_id)
+        if row is None or row.status is not RunStatus.FAILED:  # none: its start was refused
             return None
         fork, before = await self._fork(row, net, None, force=False)
         return fork if before == params else None

@@ -22,7 +22,7 @@ from .judge import NOT_ATTEMPTED
 from .model import EventFilter, Outcome
 from .noetl_heads import Head, head_of, in_sequence, plans_in
 from .open import encode_payload, new_event, new_run
-from .reader import LogReader
+from .reader import LogReader, run_or_none
 
 MOST_REMEMBERED = 100_000
 MOST_SPOTS = 100_000  # that one event may be moved on at a time
@@ -152,14 +152,9 @@ class NoetlImporter:
         return known
 
     async def _find_run(self, run_id: str) -> tuple[RunIdentity, bool]:
-        try:
-            found = (await self._log.find_run(run_id)).identity
-        except RunwrightError as error:
-            if error.code != ErrorCode.RUN_NOT_FOUND:
-                raise
-            found = None
-        if found is not None and found.tenant_id == self._home.tenant_id:
-            return found, True
+        row = await run_or_none(self._log, run_id)
+        if row is not None and row.identity.tenant_id == self._home.tenant_id:
+            return row.identity, True
         home = msgspec.structs.asdict(self._home)
         plan_id, version = self._plans.get(run_id, (home["plan_id"], None))
         return new_run(run_id, **{**home, "plan_id": plan_id, "plan_version": version or "noetl"}), False

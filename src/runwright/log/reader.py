@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from runwright.contract.clock import Clock, Ids
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunEventWrite
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.transitions import Enforcement
@@ -65,3 +66,13 @@ class LogReader(Protocol):
     async def hash_at(self, run_id: str, seq: int) -> bytes | None: ...
     async def rebuild(self, *, check: bool = False) -> RebuildReport: ...
     async def health(self) -> dict[str, Any]: ...
+
+
+async def run_or_none(log: LogReader, run_id: str) -> RunRow | None:
+    """A run by its id, for whom it is all right that there is none."""
+    try:
+        return await log.find_run(run_id)
+    except RunwrightError as error:
+        if error.code != ErrorCode.RUN_NOT_FOUND:
+            raise
+        return None

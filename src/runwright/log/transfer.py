@@ -16,7 +16,7 @@ from runwright.contract.v1 import V1Normaliser, is_before_v2
 from .judge import NOT_ATTEMPTED
 from .model import Outcome
 from .prepare import identity, known_run, run_id_in
-from .reader import LogReader
+from .reader import LogReader, run_or_none
 
 
 async def export_run(log: LogReader, run_id: str) -> AsyncIterator[bytes]:
@@ -84,12 +84,8 @@ class Importer:
         return await self._log.ingest(events, blocked=self._blocked, enforcement=Enforcement.OBSERVE)
 
     async def _look_up(self, run_id: str) -> RunIdentity | None:
-        if run_id not in self._known:
-            try:
-                self._known[run_id] = (await self._log.find_run(run_id)).identity
-            except RunwrightError as error:
-                if error.code != ErrorCode.RUN_NOT_FOUND:
-                    raise
+        if run_id not in self._known and (row := await run_or_none(self._log, run_id)) is not None:
+            self._known[run_id] = row.identity
         return self._known.get(run_id)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.resultref import ResultAddress, parse_result_address
 from runwright.core.playwork import ended_of
 from runwright.log.base import RunLog
+from runwright.log.reader import run_or_none
 from runwright.results.store import not_available
 from runwright.results.values import KeptValues
 
@@ -35,12 +35,7 @@ async def resolve(log: RunLog, results: KeptValues, ref: Any, tenant_id: str) ->
     address = parse_result_address(text) if isinstance(text, str) else None
     if address is None:
         raise not_available(f"{text!r} is not the address of a result")
-    try:
-        row = await log.find_run(address.run_id)
-    except RunwrightError as error:
-        if error.code != ErrorCode.RUN_NOT_FOUND:
-            raise
-        row = None
+    row = await run_or_none(log, address.run_id)
     if row is None or row.identity.tenant_id != tenant_id:
         raise not_available(f"There is no run {address.run_id!r}")
     return await result_at(log, results, address)

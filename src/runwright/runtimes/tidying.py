@@ -6,10 +6,11 @@ import logging
 
 from runwright.contract import payloads
 from runwright.contract.clock import Clock
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import RunwrightError
 from runwright.contract.transitions import ENDED
 from runwright.core.reading import read_payload
 from runwright.log.base import RunLog
+from runwright.log.reader import run_or_none
 from runwright.results.tiers import Tiers
 
 logger = logging.getLogger("runwright.engine")
@@ -29,13 +30,8 @@ async def prune_results(log: RunLog, tiers: Tiers) -> dict[str, int]:
 
 async def _is_over(log: RunLog, run_id: str, *, whole: bool) -> bool:
     for _ in range(MOST_PARENTS):
-        try:
-            row = await log.find_run(run_id)
-        except RunwrightError as error:
-            if error.code != ErrorCode.RUN_NOT_FOUND:
-                raise
-            return False  # perhaps of another log that has the same store
-        if row.status not in ENDED:
+        row = await run_or_none(log, run_id)
+        if row is None or row.status not in ENDED:  # none: perhaps it is of another log that has the same store
             return False
         queued = await log.find_event(run_id, "RunQueued") if whole else None
         parent = None if queued is None else read_payload(payloads.RunQueued, queued).parent_run_id
