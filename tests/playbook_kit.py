@@ -8,6 +8,9 @@ import engine_kit
 import runwright as rw
 from runwright.control.operations import Operations
 
+HOLD = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
+"""Code that goes on once there is a file."""
+
 
 def playbook(*steps: dict[str, Any], workload: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     document: dict[str, Any] = {"apiVersion": "noetl.io/v10", "kind": "Playbook", "metadata": {"name": "p"}, **more}

@@ -9,11 +9,9 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, only, story
-from playbook_kit import code, noop, otherwise, playbook, rules, to
+from playbook_kit import HOLD, code, noop, otherwise, playbook, rules, to
 from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
-
-HOLD = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
 
 
 def held(go: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from runwright.tools.python import make_importable
 from runwright.tools.secrets import SecretContext
 
 from .access import Actor
-from .params import check_params, merge_params
+from .params import check_params, fill_workload, merge_params
 from .planfile import AnyPlan, read_any
 from .policy import Policy
 from .requests import run_of_request
@@ -179,7 +179,7 @@ class Operations:
             estimated_wait_ms=0,
             approval_required=False,
             run_request_id=request_id or run.run_id,
-            params=merged,
+            params=fill_workload(plan, merged, run.run_id),
             trigger=trigger,
             origin_run_id=None if fork is None else fork.origin_run_id,
             forked_from_seq=None if fork is None else fork.seq,
@@ -226,7 +226,8 @@ class Operations:
         fork = None
         if context.attempt > 1:
             before = child_id(parent.run_id, context.step_id, context.attempt - 1)
-            fork = await self._fork_of_child(before, net, merge_params(net.plan, work.inputs.params, inherited))
+            given = fill_workload(net.plan, merge_params(net.plan, work.inputs.params, inherited), before)
+            fork = await self._fork_of_child(before, net, given)
         await self.start(
             net.plan,
             params=work.inputs.params,

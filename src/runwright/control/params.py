@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, ParamType
+from runwright.core.expressions import any_expression, fill, mentioned_fields, mentioned_names
 from runwright.core.playscope import RESERVED_NAMES
 from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
@@ -20,6 +21,39 @@ def merge_params(plan: ExecutionPlan, given: dict[str, Any], inherited: dict[str
     if plan.playbook is None:
         return {**plan.params, **given}
     return _merged(_merged(plan.params, inherited or {}), given)
+
+
+def fill_workload(plan: ExecutionPlan, merged: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """The parameters with the expressions filled in that a playbook's own workload holds. What was given for a run
+    stays as it is, whatever it looks like."""
+    if plan.playbook is None or not any_expression(plan.params):
+        return merged
+    filled = dict(merged)
+    left = {name: value for name, value in plan.params.items() if any_expression(value)}
+
+    def see_to(name: str, on_way: tuple[str, ...]) -> None:
+        written = left[name]
+        fields: frozenset[str] = mentioned_fields("workload", [written]) or frozenset()
+        for other in sorted((mentioned_names(written) | fields) & left.keys()):
+            if other in on_way:
+                circle = " -> ".join((*on_way, other))
+                raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"The workload goes round in a circle: {circle}.")
+            see_to(other, (*on_way, other))
+        filled[name] = _filled(written, merged[name], {**filled, "workload": filled, "execution_id": run_id})
+        del left[name]
+
+    while left:
+        name = next(iter(left))
+        see_to(name, (name,))
+    return filled
+
+
+def _filled(written: Any, value: Any, scope: dict[str, Any]) -> Any:
+    """A value, filled in where it is still what was written."""
+    if isinstance(written, dict) and isinstance(value, dict):
+        there, now = cast("dict[str, Any]", written), cast("dict[str, Any]", value)
+        return {key: _filled(there[key], item, scope) if key in there else item for key, item in now.items()}
+    return fill(value, scope) if value == written else value
 
 
 def _merged(workload: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

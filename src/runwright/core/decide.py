@@ -152,6 +152,8 @@ class Decider:
         retry_iterations(self)
         self.settle()
         if self.status is not RunStatus.RUNNING:
+            if self.router is not None and self.work.play is not None and self.status is RunStatus.PAUSED:
+                self.router.let_end()
             return
         if self.router is not None:
             self.router.go_on(room)

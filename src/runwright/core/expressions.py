@@ -134,6 +134,19 @@ def fill(value: Any, scope: Mapping[str, Any]) -> Any:
     return value
 
 
+def fill_anew(value: Any, scope: Mapping[str, Any]) -> Any:
+    """The same, and nobody else has any of it: whoever is given it may do with it as they like."""
+    return _copied(fill(value, scope))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
 def condition_text(condition: str) -> str:
     """A condition as a text with braces: those of a `when` may be left out."""
     condition = condition.strip()

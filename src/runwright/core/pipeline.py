@@ -12,7 +12,7 @@ from runwright.contract import payloads
 from runwright.contract.envelope import value_trouble
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
-from runwright.contract.playbook import LARGEST_SET, Do, Rule, Scope, Spacing, Task
+from runwright.contract.playbook import HTTP, LARGEST_SET, Do, Rule, Scope, Spacing, Task
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.resultref import ResultAddress, result_address
 from runwright.contract.timestamps import from_micros
@@ -54,12 +54,12 @@ def task_ended(
         return
     assert place.task is not None
     task = decider.station(place.step).tasks[place.task]
-    outcome, body = _outcome(error, result, attempt, took_ms)
+    outcome, body = _outcome(error, result, attempt, took_ms, task.kind)
     try:
         kept = _keep(decider, task, place, attempt, body)
     except RunwrightError as trouble:
         error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
-        outcome, body = _outcome(error, None, attempt, took_ms)
+        outcome, body = _outcome(error, None, attempt, took_ms, task.kind)
         kept = Kept(body)
     payload: dict[str, Any] = {"outcome": outcome}
     if kept.ref is not None:
@@ -124,14 +124,14 @@ def is_at_task(decider: Decider, path: str, attempt: int) -> bool:
 
 
 def _outcome(
-    error: ErrorInfo | None, result: bytes | None, attempt: int, took_ms: float
+    error: ErrorInfo | None, result: bytes | None, attempt: int, took_ms: float, kind: str
 ) -> tuple[dict[str, Any], bytes]:
     """The canonical outcome, and its result apart from it."""
     facts = dict((error.facts if error is not None else None) or {})
     body = b"null" if result is None else result
     outcome: dict[str, Any] = {"status": "ok" if error is None else "error"}
     if error is None:
-        facts = _helpers(body)
+        facts = _helpers(body) if kind == HTTP else {}
     elif "result" in facts:
         body = msgspec.json.encode(facts.pop("result"))
     for name in ("http", "pg", "py"):

@@ -40,27 +40,34 @@ class PlayScope:
         assert self._work.play is not None
         return self._work.play
 
-    def of_step(self, mentions: Mentions, args: dict[str, Any]) -> dict[str, Any]:
-        """Workload, `ctx`, and the results of the steps that are mentioned. May want values fetched, or find that
-        they are gone."""
-        workload = self._work.params
-        scope: dict[str, Any] = dict(workload)
+    def of_step(
+        self, mentions: Mentions, args: dict[str, Any], own: tuple[str, StoredResult] | None = None
+    ) -> dict[str, Any]:
+        """Workload, `ctx`, and the results of the steps that are mentioned; of one of them, that of this very visit.
+        May want values fetched, or find that they are gone."""
+        scope = self.of_workload()
         for name in mentions:
-            if name in self._net.stations and (stored := self._work.results.get(name)) is not None:
-                scope[name] = self._result(name, stored, mentions[name])
-        scope.update(workload=workload, ctx=self._play.ctx, args=args, execution_id=self._run.run_id)
+            if own is not None and name == own[0]:
+                scope[name] = self._result(name, own[1], mentions[name], is_over=False)
+            elif name in self._net.stations and (stored := self._work.results.get(name)) is not None:
+                scope[name] = self._result(name, stored, mentions[name], is_over=True)
+        scope.update(ctx=self._play.ctx, args=args)
         scope.setdefault("input", args)
         return scope
 
-    def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None) -> Any:
+    def of_workload(self) -> dict[str, Any]:
+        """What there is from the start."""
+        return {**self._work.params, "workload": self._work.params, "execution_id": self._run.run_id}
+
+    def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None, *, is_over: bool) -> Any:
         if self._net.stations[name].route.loop is None:
-            return self._values.view(stored, fields)
-        return self._values.parts(self._values.of(stored))
+            return self._values.view(stored, fields, is_over=is_over)
+        return self._values.parts(self._values.of(stored), is_over=is_over)
 
     def of_pipe(self, mentions: Mentions, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
         """And the results of the tasks before, and the iteration."""
         visit = self._play.visits[place.owner]
-        scope = {**self.of_step(mentions, visit.args), **pipe.iter}
+        scope = {**pipe.iter, **self.of_step(mentions, visit.args)}
         for label, stored in pipe.results.items():
             if label in mentions:
                 scope[label] = self._values.view(stored, mentions[label])
@@ -111,14 +118,14 @@ class PlayScope:
         return {"result": value, "data": value, **parts, "status": ended.status}
 
 
-def output_of(station: Station, error: ErrorInfo | None, value: Any) -> dict[str, Any]:
-    """How a step ended, as its arcs see it in the later spelling."""
+def output_of(error: ErrorInfo | None, value: Any, kind: str | None) -> dict[str, Any]:
+    """How a step ended, as its arcs see it in the later spelling. `kind` is that of the task it ended with."""
     outcome = {"status": "ok", "result": value, "data": value, **_NO_PARTS}
     if error is not None:
         told = {"kind": error.category, "retryable": bool(error.retryable), "code": error.code}
         outcome.update(status="error", error={**told, "message": error.message})
         outcome["http"] = {**_NO_PARTS["http"], "status": (error.facts or {}).get("status")}
-    elif station.route.tasks and station.route.tasks[-1].kind == HTTP and isinstance(value, dict):
+    elif kind == HTTP and isinstance(value, dict):
         outcome["http"] = {**_NO_PARTS["http"], **value}
     return later_spelling(outcome)
 

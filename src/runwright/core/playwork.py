@@ -58,6 +58,7 @@ class Pipe(msgspec.Struct):
     attempt: int = 0
     running: bool = False
     since: int = 0  # when that attempt began
+    over_at: int = 0  # when it ended
     ended: Ended | None = None  # its policy has not been asked yet
     do: Do | None = None  # what is to be done after the task at hand; None while it goes on
     to: str | None = None
@@ -77,6 +78,8 @@ class Visit(msgspec.Struct):
     ended: str | None = None  # by which event
     is_routed: bool = False
     error: ErrorInfo | None = None
+    result: StoredResult | None = None  # its own: others of the same step may end at the same time
+    label: str | None = None  # the task that it ended with
     written: dict[str, tuple[int, ...]] = {}  # which iteration wrote which key of `ctx`
 
 
@@ -217,6 +220,7 @@ def _attempt_ended(_work: Workings, play: PlayWork, place: EntityPath, event: Fo
     pipe = play.pipes.get(pipe_key(place))
     if pipe is not None:
         pipe.running = False
+        pipe.over_at = moment(event.emitted_at)
         pipe.ended = ended_of(event)
 
 
@@ -246,6 +250,8 @@ def _task_ended(_work: Workings, play: PlayWork, place: EntityPath, event: Folda
     if pipe is None or place.task is None:
         return
     pipe.running = False
+    if pipe.ended is None:
+        pipe.over_at = moment(event.emitted_at)
     ended = pipe.ended or ended_of(event)
     pipe.ended = None
     pipe.results[place.task] = pipe.previous = ended.result
@@ -273,12 +279,13 @@ def _gathered(_work: Workings, play: PlayWork, place: EntityPath, event: Foldabl
 
 def _step_ended(work: Workings, play: PlayWork, place: EntityPath, event: FoldableEvent) -> None:
     path = str(place)
-    play.pipes.pop(path, None)
-    visit = play.visits.get(path)
+    pipe, visit = play.pipes.pop(path, None), play.visits.get(path)
     if visit is None:
         return
     is_failed = event.event_type == "StepFailed"
     visit.ended = "step.failed" if is_failed else "step.done"
+    visit.label = None if pipe is None else pipe.task
+    visit.result = None if is_failed else work.results.get(place.step)  # it has just been put there
     if is_failed:
         visit.error = read_payload(payloads.StepFailed, event).error
         for times in (work.retry_at, work.due_at):

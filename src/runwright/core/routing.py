@@ -12,12 +12,13 @@ from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.plan import StepClass
-from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode, Join, Mode
+from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode, Mode
 from runwright.contract.refs import ErrorInfo
+from runwright.contract.transitions import RunStatus
 
 from .draft import Draft
 from .ending import completed
-from .expressions import fill, is_true
+from .expressions import fill, fill_anew, is_true
 from .node import Node
 from .offering import Offers
 from .pipeline import check_said, judge, next_label, start_task, task_path
@@ -86,14 +87,24 @@ class Router:
 
     def begin(self) -> None:
         """The playbook was loaded: its first token is where it begins."""
-        playbook = self._net.playbook
-        self._decider.say("WorkflowStarted", payload=payloads.WorkflowStarted(playbook.entry, playbook.ctx or None))
+        playbook, decider = self._net.playbook, self._decider
+        ctx: dict[str, Any] = {}
+        error: ErrorInfo | None = None
+        try:
+            ctx = fill(playbook.ctx, decider.scope.of_workload())
+        except RunwrightError as trouble:
+            error = ErrorInfo(trouble.code, trouble.detail, retryable=False, category="plan")
+        decider.say("WorkflowStarted", payload=payloads.WorkflowStarted(playbook.entry, ctx or None))
+        if error is not None:
+            cause = payloads.RootCause(None, error.code, error.message)
+            took = decider.since(decider.state.summary.started_at)
+            decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
 
     def go_on(self, room: Room) -> None:
         """Draft all that follows from the state as it is."""
         if self._decider.work.play is None:
             self.begin()
-        while True:
+        while self._decider.status is RunStatus.RUNNING:
             before = self._decider.drafted
             self._give_up_offers()
             self._retry_tasks(room)
@@ -104,6 +115,12 @@ class Router:
                 self._start_steps()
             if self._decider.drafted == before and not self._finish(room):
                 return
+
+    def let_end(self) -> None:
+        """While the run is paused nothing starts, and what is done ends."""
+        closed = Room({}, closed=True)
+        self._see_to(self._pipes, self._see_to_pipe, closed)
+        self._see_to(self._loops, self._see_to_loop, closed)
 
     def _see_to(self, touched: dict[str, None], look: Callable[[str, Room], bool], room: Room) -> None:
         """Look at what was touched; what waits for room or for a value is looked at again next time."""
@@ -131,7 +148,7 @@ class Router:
         if station.route.loop is not None and not place.indexes:
             return True  # the visit itself has no pipeline: its iterations have
         if pipe.ended is not None and pipe.do is None:
-            over = self._too_much(station, place, pipe)
+            over = self._too_much(station, place, pipe, pipe.over_at)
             judge(self._decider, station, place, pipe, over, self._deadline(place))
         if pipe.task is not None and pipe.do is None:
             return True  # it is to be tried again when its time has come
@@ -168,12 +185,13 @@ class Router:
                 self._pipes[pipe_key(place)] = None
 
     def _go_on_with(self, station: Station, place: EntityPath, pipe: Pipe, room: Room) -> bool:
-        if pipe.error is None and (late := self._too_much(station, place, pipe)) is not None:
+        label = next_label(station, pipe)
+        when = self._decider.now if label is not None else pipe.over_at  # what was done in time stays done
+        if pipe.error is None and (late := self._too_much(station, place, pipe, when)) is not None:
             pipe.error = late
         if pipe.error is not None:
             self._end_pipe(place, pipe, pipe.error)
             return True
-        label = next_label(station, pipe)
         if label is None:
             self._end_pipe(place, pipe, None)
             return True
@@ -186,12 +204,12 @@ class Router:
         start_task(self._decider, station, place, pipe, label)
         return True
 
-    def _is_late(self, place: EntityPath) -> bool:
+    def _is_late(self, place: EntityPath, when: int | None = None) -> bool:
         deadline = self._deadline(place)
-        return deadline is not None and self._decider.now >= deadline
+        return deadline is not None and (self._decider.now if when is None else when) >= deadline
 
-    def _too_much(self, station: Station, place: EntityPath, pipe: Pipe) -> ErrorInfo | None:
-        if self._is_late(place):
+    def _too_much(self, station: Station, place: EntityPath, pipe: Pipe, when: int) -> ErrorInfo | None:
+        if self._is_late(place, when):
             return self._out_of_time(station)
         if pipe.jumps > MOST_JUMPS:
             message = f"The pipeline jumped more than {MOST_JUMPS:,} times; it seems to go round in a circle."
@@ -226,7 +244,7 @@ class Router:
             if pipe is None or place is None or place.task is None:
                 continue
             station = self._net.stations[place.step]
-            if (late := self._too_much(station, place, pipe)) is not None:
+            if (late := self._too_much(station, place, pipe, self._decider.now)) is not None:
                 self._decider.say("TaskFailed", path, pipe.attempt, {"error": late, "idle": True})
                 continue
             if station.nodes[place.task].queue is not None:
@@ -248,7 +266,7 @@ class Router:
         pipe = self._play.pipes[pipe_key(place)]
         station = self._net.stations[place.step]
         mentions = station.inputs[place.task or ""]
-        return fill(node.step.inputs, self._decider.scope.of_pipe(mentions, station, place, pipe))
+        return fill_anew(node.step.inputs, self._decider.scope.of_pipe(mentions, station, place, pipe))
 
     def iteration(self, path: str) -> dict[str, Any] | None:
         place = parse_path(path)
@@ -339,14 +357,16 @@ class Router:
         if visit.error is not None:
             payload["error"] = {"code": visit.error.code, "message": visit.error.message}
         try:
-            scope = self._decider.scope.of_step(station.arcs, visit.args)
+            mine = None if visit.result is None else (station.node.step.step_id, visit.result)
+            scope = self._decider.scope.of_step(station.arcs, visit.args, mine)
             own = {} if loop is None else own_results(self._decider, station, loop)
         except RunwrightError as error:
             return error
         found = {**scope, **own, "event": {"name": "loop.done" if loop else visit.ended, "payload": payload}}
         if "output" in station.arcs:
             value = found.get(station.node.step.step_id) if visit.error is None else None
-            found.setdefault("output", output_of(station, visit.error, value))
+            kind = None if visit.label is None else station.tasks[visit.label].kind
+            found.setdefault("output", output_of(visit.error, value, kind))
         return found
 
     def _route(self, station: Station, path: str, name: str, scope: dict[str, Any] | RunwrightError) -> None:
@@ -393,7 +413,7 @@ class Router:
         for name in sorted(play.tokens, key=self._net.place.__getitem__):
             station = self._net.stations[name]
             while (tokens := play.tokens.get(name)) and self._may_start(name, station, live):
-                taken = tokens[:1] if station.route.join is Join.ANY else list(tokens)
+                taken = list(tokens) if station.waits_for else tokens[:1]  # where nothing meets, each is a visit
                 if not self._admit(station, name, taken):
                     break
                 self._decider.seam()

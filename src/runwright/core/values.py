@@ -7,16 +7,18 @@ from typing import Any, cast
 
 import msgspec
 
-from runwright.contract.errors import RunwrightError
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
+from runwright.contract.playbook import Scope
 from runwright.contract.resultref import digest_in
 from runwright.contract.transitions import StepStatus
 
-from .expressions import evaluate, fill, mentioned_steps
+from .expressions import evaluate, fill, fill_anew, mentioned_steps
 from .loopwork import StoredResult
 from .net import Net
 from .node import Node
 from .refer import part_of
+from .sandbox.kinds import beside
 from .state import RunState
 from .workings import Workings
 
@@ -108,9 +110,9 @@ class Values:
             raise Missing(stored.ref)
         return self.at_hand[digest]
 
-    def view(self, stored: StoredResult, fields: frozenset[str] | None) -> Any:
-        """A result as a playbook's expressions see it: selected fields beside its own. Where they read only these, the
-        rest of it stays where it is."""
+    def view(self, stored: StoredResult, fields: frozenset[str] | None, *, is_over: bool = False) -> Any:
+        """A result as a playbook's expressions see it: itself, with the selected fields and its reference beside it.
+        Where they read only these, the rest of it stays where it is. `is_over`: its step has been left."""
         known = dict(stored.extracted)
         if stored.ref is not None:
             ref, preview = stored.ref, stored.ref.get("preview")
@@ -118,21 +120,25 @@ class Values:
             known |= {"__ref__": ref, "__preview__": preview}
         if known and fields is not None and fields <= known.keys():
             return known
+        if is_over:
+            _check_kept(stored)
         value = self.of(stored)
-        return {**value, **known} if known and isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType]
+        return beside(value, known) if known else value
 
     def part(self, part: Any) -> Any:
         """One of a loop's gathered results: itself, or what its reference names."""
         stored = part_of(part)
         return part if stored is None else self.of(stored)
 
-    def parts(self, value: Any) -> Any:
+    def parts(self, value: Any, *, is_over: bool = False) -> Any:
         """A loop's gathered results; all that must be fetched for that is asked for at once."""
         if not isinstance(value, list):
             return value
         found: list[Any] = []
         missing = Missing()
         for part in cast("list[Any]", value):
+            if is_over and (stored := part_of(part)) is not None:
+                _check_kept(stored)
             try:
                 found.append(self.part(part))
             except Missing as one:
@@ -146,7 +152,7 @@ class Values:
         written = self.written(node)
         if written is node.step.inputs and node.body is not None:
             return msgspec.json.decode(node.body)  # a copy: what the step does to it is its own business
-        return fill(written, self.scope(node, **more))
+        return fill_anew(written, self.scope(node, **more))
 
     def written(self, node: Node) -> dict[str, Any]:
         """A step's inputs as somebody wrote them: the plan's author, and whoever overrode some of them."""
@@ -158,3 +164,12 @@ class Values:
         assert node.step.foreach is not None
         items = node.step.foreach.items
         return evaluate(items, self.scope(node)) if isinstance(items, str) else fill(items, self.scope(node))
+
+
+def _check_kept(stored: StoredResult) -> None:
+    """Refuse what is deleted with its step, also while it is at hand: whoever takes over would not have it."""
+    if stored.ref is not None and stored.ref.get("scope") == Scope.STEP:
+        raise RunwrightError(
+            ErrorCode.REFERENCE_NOT_AVAILABLE,
+            "The result was kept for its step only, and that has ended. Give its store another scope.",
+        )

@@ -112,6 +112,7 @@ def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
         elif name in RESERVED_NAMES:
             sentence = f"{name!r} means something else in expressions. Call this part of the workload otherwise."
             findings.error(("workload", name), PLAN, sentence, on_key=True)
+    check_texts(workload, ("workload",), findings)
     for place, sentence in find_secrets(workload, ()):
         if _names_credential(workload, place):
             continue
@@ -376,6 +377,7 @@ class _Reader:
             strict = spec.flag("no_next_is_error", False)
         self._warn_unreached(steps, entry, final)
         ctx = self._top.mapping("ctx") or {}
+        check_texts(ctx, ("ctx",), self._findings)
         return make_part(Playbook, entry=entry, final_step=final, no_next_is_error=strict, ctx=ctx)
 
     def _named(self, spec: Fields, name: str) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 from runwright.contract.errors import RunwrightError
 from runwright.contract.playbook import Do, Rule, Spacing
 from runwright.core.expressions import check, check_single, condition_text, has_expression
+from runwright.core.playscope import RESERVED_NAMES
 
 from .fields import Fields
 from .parts import make_part
@@ -61,7 +62,15 @@ def read_settings(fields: Fields, name: str, findings: Findings) -> Settings:
             fields.wrong(name, f"{key!r} cannot be set: it is ctx.name, iter.name, step.name or a plain name.")
         else:
             found.plain[key] = value
+    refuse_reserved(fields, name, (*found.iter, *found.plain))
     return found
+
+
+def refuse_reserved(fields: Fields, name: str, keys: Collection[str]) -> None:
+    """What is set for an iteration is read by its name, so that name must be free."""
+    for key in keys:
+        if key in RESERVED_NAMES:
+            fields.wrong(name, f"{key!r} means something else in expressions. Set it under another name.")
 
 
 def checked_condition(when: Any, path: Path, findings: Findings) -> str | bool | None:
@@ -131,6 +140,8 @@ def _rule(
     for name, target in (("set_ctx", settings.ctx), ("set_iter", settings.iter)):
         given = fields.mapping(name) or {}
         check_texts(given, (*path, name), findings)
+        if name == "set_iter":
+            refuse_reserved(fields, name, [key.removeprefix("iter.") for key in given])
         target |= {key.removeprefix("ctx.").removeprefix("iter."): value for key, value in given.items()}
     return make_part(
         Rule,

@@ -35,7 +35,7 @@ class PlanStore:
         net = self._nets.get(sha256)
         if net is None:
             await self._keeper.keep_plan(sha256, body)
-            net = self._remember(sha256, await self._net(plan))
+            net = self._remember(sha256, await self._net(read_plan(body)))  # as whoever takes the run up will find it
         return sha256, net
 
     async def net(self, sha256: str) -> Net:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from .bounds import Budget, Fault
-from .kinds import is_list, is_mapping, is_whole, kind_of
+from .kinds import Beside, is_list, is_mapping, is_whole, kind_of
 from .operators import pay_to_search
 
 Method = Callable[..., Any]
@@ -27,6 +27,8 @@ MISSING: Final = Missing()
 
 def find(value: Any, key: Any) -> Any:
     """An item of a mapping or a list, a character of a text, or MISSING."""
+    if isinstance(value, Beside) and isinstance(key, str) and key in value.beside:
+        return value.beside[key]
     if is_mapping(value):
         try:
             return value[key]

@@ -26,6 +26,30 @@ def is_container(value: Any) -> bool:
     return is_list(value) or is_mapping(value)
 
 
+class Beside:
+    """What can be looked up in a value, and is none of it."""
+
+    beside: dict[str, Any]
+
+
+class _Mapping(dict[Any, Any], Beside):
+    pass
+
+
+class _List(list[Any], Beside):
+    pass
+
+
+def beside(value: Any, known: dict[str, Any]) -> Any:
+    """A mapping or a list in which this can be looked up too. Whoever counts it, goes over it or writes it out finds
+    nothing but the value."""
+    if not isinstance(value, dict | list):
+        return value
+    with_more = _Mapping(value) if isinstance(value, dict) else _List(value)  # pyright: ignore[reportUnknownArgumentType]
+    with_more.beside = known
+    return with_more
+
+
 def kind_of(value: Any) -> str:
     """What a value is, in a word, for sentences that must not show it."""
     if isinstance(value, bool):
