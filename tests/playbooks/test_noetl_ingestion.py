@@ -537,6 +537,16 @@ async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> N
         assert outcome.status == "refused"
 
 
+@pytest.mark.parametrize("payload", [b'{"t":1e999}', b'{"t":"\xff\xfe"}'])
+async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alone(store: str, payload: bytes) -> None:
+    async with rw.open_log(store) as log:
+        good, other = event(1, "workflow.started"), {**event(2, "playbook.started"), "execution_id": "other"}
+        bad = lines({**other, "payload": {}})[0].replace(b'"payload": {}', b'"payload": ' + payload)
+        assert payload in bad
+        outcomes = await NoetlImporter(log, Home()).take([*lines(good), bad])
+        assert [outcome.status for outcome in outcomes] == ["appended", "refused"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

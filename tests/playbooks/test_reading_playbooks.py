@@ -103,6 +103,14 @@ def test_what_a_task_sets_is_set_when_the_pipeline_goes_on() -> None:
     ]
 
 
+def test_whoever_allows_a_call_that_long_waits_that_long_for_an_answer() -> None:
+    for timeout, idle in ((30, None), ({"connect": "1m", "read": 60}, 120.0), ("2m", 120.0)):
+        tool = {"kind": "http", "url": "http://h/", "spec": {"timeout": timeout}}
+        plan = read(playbook({"step": "a", "tool": tool}))
+        assert plan.steps[0].route is not None
+        assert plan.steps[0].route.tasks[0].inputs.get("idleTimeout") == idle
+
+
 def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
     for workbook in (
         [{"name": "add", "tool": {"kind": "python", "code": "result = x + y", "args": {"x": 1, "y": 1}}}],
@@ -117,6 +125,17 @@ def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
 
 STEP = {"step": "a", "tool": noop()}
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    (playbook(STEP, metadata={"name": "a|b"}), "`name` holds |"),
+    (playbook(STEP, workload={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),
+    (playbook(STEP, ctx={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": -5}}}}), "A duration lies between 0"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": 0}}}}), "`read` must be longer than 0"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": "soon"}}}}), "A duration is a number"),
+    (playbook({"step": "a", "tool": {**noop(), "set": {"args": 1}}}), "'args' means something else"),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("continue", set_iter={"ctx": 1}))}}),
+        "'ctx' means something else",
+    ),
     (playbook(STEP, {"step": "a", "tool": noop()}), "There is a step 'a' already"),
     (
         playbook({"step": "abc", "tool": noop(), "next": to("abd")}),

@@ -32,7 +32,7 @@ def _shelf(settings: Mapping[str, Any], folder: Path) -> Shelf:
     if not isinstance(url, str):
         raise _refused("[artifacts] store is a folder, or s3://bucket/prefix.")
     if "://" not in url:
-        return Folder(Path(url))
+        return Folder(Path(url).absolute())
     if not url.startswith("s3://") or not url.removeprefix("s3://").strip("/"):
         raise _refused(f"[artifacts] store is a folder, or s3://bucket/prefix; {url!r} is neither.")
     if find_spec("obstore") is None:

@@ -37,9 +37,11 @@ from .settings import settings_table
 
 
 def state_folder(store: str) -> Path:
-    """Where what is kept apart from the log lies: beside a SQLite file, or in .runwright."""
+    """Where what is kept apart from the log lies: beside a SQLite file, or in .runwright. As a path that stays the
+    same whatever folder a step changes to."""
     scheme, _, rest = store.partition("://")
-    return Path(rest[1:]).parent if scheme == "sqlite" and len(rest) > 1 else Path(".runwright")
+    folder = Path(rest[1:]).parent if scheme == "sqlite" and len(rest) > 1 else Path(".runwright")
+    return folder.absolute()
 
 
 def new_owner() -> str:

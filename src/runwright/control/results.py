@@ -33,7 +33,8 @@ def result_tiers(settings: Mapping[str, Any], folder: Path, log: RunLog, store: 
         if name != "store" and name not in STORES:
             raise _refused(f"[results] has no {name!r}. It has store, {', '.join(STORES)}.")
     tables = {name: _table(settings, name) for name in STORES}
-    stores: dict[str, Opening] = {LOCAL: partial(_folder, tables[LOCAL], folder)}
+    local = Path(tables[LOCAL].get("folder", folder / "results" / "tasks")).absolute()
+    stores: dict[str, Opening] = {LOCAL: partial(_folder, local)}
     usual = LOCAL
     if store.startswith("postgres"):
         stores[POSTGRES] = partial(_own_postgres, log)
@@ -64,8 +65,8 @@ def _table(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     return table
 
 
-async def _folder(table: Mapping[str, Any], folder: Path) -> Tier:
-    return FolderTier(Path(table.get("folder", folder / "results" / "tasks")))
+async def _folder(folder: Path) -> Tier:
+    return FolderTier(folder)
 
 
 async def _own_postgres(log: RunLog) -> Tier:

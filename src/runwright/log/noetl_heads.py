@@ -60,7 +60,10 @@ def plans_in(lines: Sequence[bytes], heads: Sequence[Head]) -> dict[str, tuple[s
     for line, head in zip(lines, heads, strict=True):
         if head.run_id is None or not head.names_plan or plans.get(head.run_id, ("", None))[1] is not None:
             continue
-        plan = plan_of(msgspec.json.decode(line))
+        try:
+            plan = plan_of(msgspec.json.decode(line))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            continue  # it is refused when its turn comes
         if plan is not None and (head.run_id not in plans or plan[1] is not None):
             plans[head.run_id] = plan
     return plans

@@ -40,7 +40,7 @@ T = TypeVar("T")
 class SqliteLog(RunLog):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(**options)
-        self.path = path
+        self.path = path.absolute()  # whatever folder somebody changes to
         self._sql = load_queries("sqlite")
         self._writer: SqliteWriter | None = None
         self._readers: SqliteReaders | None = None

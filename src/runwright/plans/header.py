@@ -85,8 +85,8 @@ def _metadata(top: Fields) -> PlanMetadata:
             top.wrong(short, f"`{short}` is given twice: here and as metadata.{name}.", on_key=True)
     return make_part(
         PlanMetadata,
-        plan_id=_identity(*homes["planId"], required=True),
-        plan_version=_identity(*homes["planVersion"]),
+        plan_id=identity(*homes["planId"], required=True),
+        plan_version=identity(*homes["planVersion"]),
         description=_text(homes["description"]),
         labels=_labels(*homes["labels"]),
         requires_capabilities=_texts(homes["requiresCapabilities"]),
@@ -113,7 +113,7 @@ def _texts(home: tuple[Fields, str]) -> tuple[str, ...]:
     return fields.texts(name)
 
 
-def _identity(fields: Fields, name: str, required: bool = False) -> str:
+def identity(fields: Fields, name: str, required: bool = False) -> str:
     """A name that becomes part of every event's key."""
     text = fields.text(name)
     if text is None:

@@ -12,6 +12,7 @@ from runwright.core.expressions import has_expression
 from runwright.core.playscope import NO_NAMES, RESERVED_NAMES
 
 from .fields import Fields
+from .header import identity
 from .kinds import Kinds
 from .parts import make_part
 from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
@@ -93,7 +94,7 @@ def _metadata(top: Fields) -> PlanMetadata:
         if "metadata" not in top:
             top.wrong(None, "A playbook has `metadata` with a name.")
         return PlanMetadata(plan_id="playbook")
-    name = fields.text("name") or fields.text("path")
+    name = identity(fields, "name") or identity(fields, "path")
     if not name:
         fields.wrong(None, "`metadata` has no name.")
     version = fields.raw("version")

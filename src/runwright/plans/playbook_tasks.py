@@ -9,7 +9,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import Step
-from runwright.contract.playbook import Do, Keeping, Rule, Task
+from runwright.contract.playbook import HTTP, Do, Keeping, Rule, Task
 from runwright.core.expressions import any_expression
 from runwright.core.playscope import NO_NAMES
 
@@ -61,6 +61,8 @@ OF_A_WHOLE = ("name", "label", "kind", "task", "desc", "description", "spec", "s
 """What may be said where a task of the workbook is used that is a run of its own."""
 DIALECT = "noetl."
 """How the tools are called that only playbooks have."""
+
+HTTP_PATIENCE = 60.0  # seconds that a task waits for a sign of life, if nothing is said
 
 FAILED = "{{ outcome.status == 'error' }}"
 
@@ -181,6 +183,8 @@ class TaskReader:
         rules, timeout, keeping = self._spec(spec, labels)
         dispatch = self._place(spec)
         timeout = timeout or fields.timeout() or (self._outer.timeout if own.tool != SUB_PLAN else None)
+        if own.tool == HTTP and timeout is not None and timeout > HTTP_PATIENCE:
+            own.inputs["idleTimeout"] = timeout  # who allows it that long waits that long for an answer
         self._warn_of(fields, ("assert",))
         rules = _with_settings(rules, read_settings(fields, "set", self._findings))
         self._check(own, fields, timeout)
@@ -246,12 +250,16 @@ class TaskReader:
         return rules, self._timeout(spec), read_keeping(spec.part("result"), labels, self._findings)
 
     def _timeout(self, spec: Fields) -> float | None:
-        """Seconds, or a mapping with `connect`, `read` and the like: the longest of these counts."""
+        """How long, or a mapping with `connect`, `read` and the like: all of these together."""
         given = spec.raw("timeout")
-        if isinstance(given, dict):
-            times = [value for value in cast("dict[str, Any]", given).values() if isinstance(value, int | float)]
-            return float(sum(times)) or None
-        return spec.timeout()
+        if not isinstance(given, dict):
+            return spec.timeout()
+        parts = Fields(cast("dict[str, Any]", given), (*spec.path, "timeout"), STEP, self._findings)
+        times = {name: parts.duration(name, 1.0) for name in cast("dict[str, Any]", given)}
+        for name, seconds in times.items():
+            if seconds <= 0:
+                parts.wrong(name, f"`{name}` must be longer than 0.")
+        return sum(times.values()) or None
 
     def _check(self, own: _Own, fields: Fields, timeout: float | None) -> None:
         """Hold the inputs against what the tool takes."""
@@ -271,7 +279,7 @@ class TaskReader:
 
     def _http(self, fields: Fields, args: dict[str, Any]) -> _Own:
         bodies, queries = ("json", "payload", "data", "body"), ("query", "params")
-        own = ("url", "endpoint", "method", "headers", *queries, *bodies)
+        own = ("url", "endpoint", "method", "headers", "max_bytes", *queries, *bodies)
         fields.refuse_unknown((*COMMON, *own, *NOT_LOOKED_AT), "A task of kind http", GONE)
         self._warn_of(fields, NOT_LOOKED_AT)
         inputs: dict[str, Any] = {"url": fields.raw("url") or fields.raw("endpoint")}
@@ -279,15 +287,17 @@ class TaskReader:
         query = {**(fields.mapping("query") or {}), **(fields.mapping("params") or {})}
         if query:
             inputs["query"] = query
-        body = next((fields.raw(name) for name in bodies if name in fields), None)
+        if "max_bytes" in fields:
+            inputs["maxBytes"] = fields.raw("max_bytes")
+        sent = next((name for name in bodies if fields.raw(name) is not None), None)
+        body = None if sent is None else fields.raw(sent)
         if body is None and args and str(inputs.get("method", "GET")).upper() not in ("GET", "HEAD"):
             body = args
         elif args:
             inputs["query"] = {**args, **query}
-        if isinstance(body, str) and not any_expression(body):
-            inputs["body"] = body
-        elif body is not None:
-            inputs["json"] = body
+        is_text = isinstance(body, str) and not any_expression(body)
+        if body is not None:
+            inputs["content" if sent in ("data", "body") or is_text else "json"] = body
         if (auth := self._auth(fields)) is not None:
             inputs["bearer"] = auth
         return _Own(f"{DIALECT}http", inputs)
@@ -358,6 +368,8 @@ class TaskReader:
             inputs["env"] = env
         if "cwd" in fields or "working_dir" in fields:
             inputs["cwd"] = fields.raw("cwd") or fields.raw("working_dir")
+        if "shell" in fields:
+            inputs["shell"] = fields.raw("shell")
         return _Own("shell", inputs)
 
     def _noop(self, fields: Fields, args: dict[str, Any]) -> _Own:

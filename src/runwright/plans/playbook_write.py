@@ -25,7 +25,7 @@ from runwright.contract.playbook import (
 from .known import SUB_PLAN
 from .playbook_tasks import DIALECT
 
-_OTHERWISE = {"query": "params", "bearer": "auth"}
+_OTHERWISE = {"query": "params", "bearer": "auth", "content": "body", "maxBytes": "max_bytes"}
 """Inputs of `http` that playbooks call otherwise."""
 
 
@@ -118,6 +118,7 @@ def _task(task: Task) -> dict[str, Any]:
         if "maxRows" in inputs:
             inputs["max_rows"] = inputs.pop("maxRows")
     elif kind == "http":
+        inputs.pop("idleTimeout", None)  # it follows from the task's time
         inputs = {_OTHERWISE.get(name, name): value for name, value in inputs.items()}
         if "auth" in inputs:
             inputs["auth"] = inputs["auth"]["secret"]

@@ -15,7 +15,7 @@ import msgspec
 
 from runwright.contract.refs import ErrorInfo
 from runwright.results.encoding import encode_result
-from runwright.tools.base import StepError
+from runwright.tools.base import RAISED, StepError
 from runwright.tools.process import ChildProcess, signal_name, start_trouble
 
 from .executor_work import Outcome, Work, failure
@@ -124,7 +124,7 @@ class _Isolated:
             try:
                 answer = work()
             except BaseException as error:
-                answer = Answer(failure(error, self._work.context).error or ErrorInfo("STEP_RAISED"))
+                answer = Answer(failure(error, self._work.context).error or ErrorInfo(RAISED))
             with contextlib.suppress(RuntimeError):  # the loop is gone
                 loop.call_soon_threadsafe(lambda: done.done() or done.set_result(answer))
 

@@ -16,7 +16,7 @@ from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.results.encoding import encode_result
-from runwright.tools.base import Lane, StepContext, StepError, Tool, enter_step
+from runwright.tools.base import RAISED, Lane, StepContext, StepError, Tool, enter_step
 from runwright.tools.secrets import Mask
 
 _log = logging.getLogger(__name__)
@@ -135,13 +135,15 @@ def failure(error: BaseException, context: StepContext) -> Outcome:
         return CANCELLED
     try:
         if isinstance(error, StepError):
+            if error.code == RAISED and error.__cause__ is not None:
+                context.write("err", short_traceback(error.__cause__).encode(errors="replace"))
             return _said_by_step(error)
         if isinstance(error, RunwrightError):
             return _said_by_us(error)
         context.write("err", short_traceback(error).encode(errors="replace"))
-        return Outcome(error=ErrorInfo("STEP_RAISED", describe(error), retryable=True, category="user"))
+        return Outcome(error=ErrorInfo(RAISED, describe(error), retryable=True, category="user"))
     except BaseException:  # out of memory, or an exception that raises when it is looked at
-        return Outcome(error=ErrorInfo("STEP_RAISED", type(error).__name__, retryable=True, category="user"))
+        return Outcome(error=ErrorInfo(RAISED, type(error).__name__, retryable=True, category="user"))
 
 
 def _is_cancellation(error: BaseException) -> bool:

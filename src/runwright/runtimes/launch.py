@@ -26,7 +26,7 @@ from runwright.plans.known import SUB_PLAN
 from runwright.plans.secrets import SecretPlace, secret_places, with_secrets
 from runwright.results.artifacts import ArtifactStore
 from runwright.results.encoding import check_checkpoint, encode_result
-from runwright.tools.base import Lane, StepContext, StepError, Tool
+from runwright.tools.base import RAISED, Lane, StepContext, StepError, Tool
 from runwright.tools.plan import SECRETS
 from runwright.tools.secrets import Mask, SecretContext
 
@@ -147,7 +147,7 @@ class Launcher:
             self._fail(path, attempt, error)
             return
         except Exception as error:  # a tool from elsewhere may fail in ways of its own: that is its step's business
-            self._fail(path, attempt, StepError("STEP_RAISED", f"{type(error).__name__}: {error}"))
+            self._fail(path, attempt, StepError(RAISED, f"{type(error).__name__}: {error}"))
             return
         running = _Running(path, attempt, node, lane, self._engine.clock.monotonic())
         running.mask = Mask(secrets.values()) if secrets else None

@@ -30,6 +30,10 @@ class Lane(StrEnum):
     PROCESS = "process"
 
 
+RAISED = "STEP_RAISED"
+"""The code of a step whose code raised something of its own."""
+
+
 class StepError(Exception):
     """Raised by a step to say how it failed. Any other exception counts as retryable."""
 

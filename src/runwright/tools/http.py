@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
@@ -78,7 +79,7 @@ class HttpTool:
         try:
             request = client.build_request(
                 inputs.method.upper(),
-                httpx.URL(inputs.url).copy_merge_params({name: _text(value) for name, value in inputs.query.items()}),
+                httpx.URL(inputs.url).copy_merge_params(_query(inputs.query)),
                 headers=_headers(inputs, context),
                 content=None if inputs.body is None else inputs.body.encode(),
                 json=None if inputs.json is msgspec.UNSET else inputs.json,
@@ -216,7 +217,7 @@ async def _answer(response: httpx.Response, inputs: HttpInputs) -> dict[str, Any
             raise StepError(
                 "HTTP_TOO_LARGE",
                 f"{_name(response, inputs)} answered with more than {inputs.max_bytes:,} bytes. "
-                "Raise `maxBytes`, or fetch it in a step of your own and keep it as an artifact.",
+                "Raise `maxBytes` (in a playbook `max_bytes`), or fetch it with code of your own and keep an artifact.",
                 retryable=False,
             )
     if not any(response.status_code in (_statuses(item) or ()) for item in _listed(inputs.expect)):
@@ -250,12 +251,12 @@ def _unexpected(response: httpx.Response, body: bytes, inputs: HttpInputs) -> St
     said = " ".join(body[:2000].decode(errors="replace").replace("\0", " ").split())[:200]
     message = f"{_name(response, inputs)} answered {status}{phrase}" + (f": {said}" if said else ".")
     facts: dict[str, Any] = {"status": status}
-    if (seconds := _retry_after(response.headers)) is not None:
+    if (seconds := retry_after(response.headers)) is not None:
         facts["retryAfter"] = seconds
     return StepError("HTTP_STATUS", message, retryable=status in PASSING, **facts)
 
 
-def _retry_after(headers: httpx.Headers) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """How long the server wants to be left alone, in seconds. A time that it names is one of its own clock."""
     value = headers.get("retry-after", "").strip()
     try:
@@ -282,6 +283,15 @@ def _no_answer(error: httpx.TransportError, inputs: HttpInputs) -> StepError:
     code = "HTTP_TIMEOUT" if isinstance(error, httpx.TimeoutException) else "HTTP_UNREACHABLE"
     why = str(error) or type(error).__name__
     return StepError(code, f"{inputs.method.upper()} {where} {what}: {why}.", category="network")
+
+
+def _query(given: dict[str, Any]) -> dict[str, str | list[str]]:
+    """A list is the same name several times; what is null is left out."""
+    return {
+        name: [_text(item) for item in cast("list[Any]", value)] if isinstance(value, list) else _text(value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def _text(value: Any) -> str:

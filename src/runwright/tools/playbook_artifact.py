@@ -40,6 +40,8 @@ class PlaybookArtifactTool:
             source = Path(inputs.path) if inputs.path is not None else msgspec.json.encode(inputs.data)
             return context.keep(source, inputs.type)
         assert inputs.ref is not None
+        if inputs.path is not None:
+            Path(inputs.path).parent.mkdir(parents=True, exist_ok=True)
         if _is_result(inputs.ref) and context.resolve is not None:
             value = context.resolve(inputs.ref)
             if inputs.path is None:

@@ -10,7 +10,7 @@ import msgspec
 
 from runwright.contract.plan import Step
 
-from .base import Lane, StepContext, StepError, is_open
+from .base import RAISED, Lane, StepContext, StepError, is_open
 from .python import code_trouble, names_trouble, run_code
 
 
@@ -44,10 +44,10 @@ class PlaybookPythonTool:
                 value = main(**_taken(main, inputs.args))
         except StepError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             name = type(error).__name__
             facts: dict[str, Any] = {"kind": "python", "py": {"exception_type": name}}
-            raise StepError("STEP_RAISED", f"{name}: {error}", category="user", **facts) from error
+            raise StepError(RAISED, f"{name}: {error}", category="user", **facts) from error
         return value
 
 

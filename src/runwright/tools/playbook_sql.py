@@ -9,8 +9,8 @@ import msgspec
 from runwright.contract.plan import Step
 
 from .base import Lane, StepContext, StepError, is_open
-from .sql import MOST_ROWS, connection_trouble, rows_of
-from .sql_engines import ENGINES, Answer, Database, scheme_of
+from .sql import MOST_ROWS, check_answer, connection_trouble, rows_of
+from .sql_engines import ENGINES, Database, scheme_of
 from .sql_text import SqlTextError, mentioned, positional
 
 SCHEMES = {"postgres": "postgresql", "duckdb": "duckdb", "sqlite": "sqlite"}
@@ -51,20 +51,13 @@ class PlaybookSqlTool:
         except SqlTextError as error:
             raise StepError("INVALID_INPUT", str(error), retryable=False) from None
         try:
-            answer = await database.ask(query, [used[name] for name in names], inputs.max_rows + 1, self._check(inputs))
+            values, most = [used[name] for name in names], inputs.max_rows
+            answer = await database.ask(query, values, most + 1, lambda answer: check_answer(answer, most, "max_rows"))
         except StepError as error:
             error.facts.setdefault("kind", "postgres" if inputs.engine == "postgres" else "sql")
             raise
         rows = rows_of(answer)
         return {"rows": rows, "row_count": len(rows) if answer.columns else answer.count}
-
-    def _check(self, inputs: PlaybookSqlInputs) -> Any:
-        def check(answer: Answer) -> None:
-            if len(answer.rows) > inputs.max_rows:
-                message = f"The query gave more than {inputs.max_rows:,} rows. Narrow it, or raise `max_rows`."
-                raise StepError("SQL_TOO_MANY_ROWS", message, retryable=False)
-
-        return check
 
 
 def _trouble(engine: str, connection: str) -> str | None:

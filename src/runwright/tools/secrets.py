@@ -133,7 +133,7 @@ def provider_from(settings: Mapping[str, Any]) -> SecretsProvider:
     if kind == "env":
         return EnvironmentSecrets()
     if kind == "file":
-        return FileSecrets(Path(str(settings.get("file", "secrets.toml"))).expanduser())
+        return FileSecrets(Path(str(settings.get("file", "secrets.toml"))).expanduser().absolute())
     if kind == "command":
         command: Any = settings.get("command")
         if not isinstance(command, list) or not command:

@@ -95,14 +95,18 @@ def _text_trouble(query: str, args: dict[str, Any]) -> str | None:
 
 def _check(answer: Answer, inputs: SqlInputs) -> None:
     """Refuse what cannot become a result, while it can still be undone."""
-    columns, most = [str(column) for column in answer.columns], inputs.max_rows
+    check_answer(answer, inputs.max_rows, "maxRows")
+
+
+def check_answer(answer: Answer, most: int, limit: str) -> None:
+    columns = [str(column) for column in answer.columns]
     twice = next((column for column in columns if columns.count(column) > 1), None)
     if twice is not None:
         raise StepError("SQL_RESULT", f"Two columns are called {twice!r}. Name them apart with AS.", retryable=False)
     if len(answer.rows) > most:
         raise StepError(
             "SQL_TOO_MANY_ROWS",
-            f"The query gave more than {most:,} rows. Narrow it, raise `maxRows`, or write them to a table instead.",
+            f"The query gave more than {most:,} rows. Narrow it, raise `{limit}`, or write them to a table instead.",
             retryable=False,
         )
 

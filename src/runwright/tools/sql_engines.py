@@ -19,7 +19,7 @@ import msgspec
 
 from .base import StepError
 from .pooled import pooled
-from .sql_text import statements
+from .sql_text import last_question, statements
 
 BUSY_SECONDS = 30.0
 LOCK_PAUSE = 0.1
@@ -111,11 +111,18 @@ class Sqlite(_InThread):
             raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
         try:
             texts = statements(query)
-            if not values and len(texts) > 1:
+            asked = None if values else last_question(query)
+            if asked is not None and not sqlite3.complete_statement(asked[0]):
+                asked = None  # it is part of a trigger
+            if not values and len(texts) > 1 and asked is None:
                 connection.executescript(f"begin;\n{query}\n;")
                 answer = Answer(count=max(connection.total_changes, 0))
             else:
-                connection.execute("begin")
+                if asked is not None:
+                    connection.executescript(f"begin;\n{asked[0]}")
+                    texts = [asked[1]]
+                else:
+                    connection.execute("begin")
                 cursor = connection.execute(texts[0] if len(texts) == 1 else query, list(map(_for_sqlite, values)))
                 columns = [column[0] for column in cursor.description or ()]
                 answer = Answer(columns, cursor.fetchmany(most) if columns else [], max(cursor.rowcount, 0))
@@ -221,7 +228,10 @@ class Postgres:
         async with connection.transaction():
             texts = statements(query)
             if not values and len(texts) != 1:
-                return Answer(count=_count(await connection.execute(query)))
+                if (asked := last_question(query)) is None:
+                    return Answer(count=_count(await connection.execute(query)))
+                await connection.execute(asked[0])
+                texts = [asked[1]]
             statement = await connection.prepare(texts[0] if len(texts) == 1 else query)
             kinds = statement.get_parameters()
             bound = [_for_postgres(value, kind.name) for value, kind in zip(values, kinds, strict=True)]

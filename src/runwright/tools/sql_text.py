@@ -63,6 +63,18 @@ def statements(query: str) -> list[str]:
     return [*found, now] if says_something else found
 
 
+def last_question(query: str) -> tuple[str, str] | None:
+    """Of several statements, the last if it asks for rows, and all that comes before it; None if it does not."""
+    *before, last = statements(query) or [""]
+    words = last.split(None, 1)
+    if not before or not words or words[0].lower() not in _ASKING:
+        return None
+    return query[: query.rindex(last)], last
+
+
+_ASKING = frozenset({"select", "with", "values", "table", "show", "explain"})
+
+
 def stands_free(query: str, word: str) -> bool:
     """Whether a word is never inside quotes or a comment."""
     return all(word not in text for kind, text in _tokens(query) if kind != "plain")
