@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from engine_kit import ended, engine, event, only
+from engine_kit import ended, engine, event, only, story
 from flaky_server import flaky_server
 from playbook_kit import HOLD, code, noop, otherwise, play, playbook, result, rules, to, when
+from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl_check import NoetlChecker
 
 BIG = 70_000  # bytes: more than goes into an event
 
@@ -77,6 +79,26 @@ async def test_what_was_done_in_time_stays_done_however_long_the_pause(store: st
             assert (paused.status, paused.completed_steps) == ("PAUSED", 1)
             await operations.signal(run_id, "RESUME")
             assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+async def test_a_loop_ends_in_a_pause_too(store: str, tmp_path: Path) -> None:
+    loop = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}}
+    document = playbook(
+        {"step": "work", "loop": loop, "tool": code(HOLD, go=str(tmp_path / "go")), "next": to("after")},
+        {"step": "after", "tool": noop("{{ work | length }}")},
+    )
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(document))
+        await event(operations, run_id, "TaskStarted", "work[1]/work")
+        await operations.signal(run_id, "PAUSE")
+        await event(operations, run_id, "RunPaused")
+        (tmp_path / "go").touch()
+        await event(operations, run_id, "StepCompleted", "work")
+        assert "StepScheduled after" not in await story(operations, run_id)
+        await operations.signal(run_id, "RESUME")
+        snapshot = await ended(operations, run_id)
+        assert await result(operations, snapshot) == 2
+        assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
 async def test_output_on_arcs_is_that_of_the_task_which_ended_the_step(file_store: str) -> None:

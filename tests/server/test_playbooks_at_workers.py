@@ -10,7 +10,7 @@ import pytest
 
 from engine_kit import until
 from flaky_server import flaky_server
-from playbook_kit import code, noop, otherwise, playbook, rules, to, when
+from playbook_kit import HOLD, code, noop, otherwise, playbook, rules, to, when
 from runwright.client.line import Line
 from runwright.contract.noetl_check import NoetlChecker
 from runwright.server import leases
@@ -164,6 +164,27 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
             await me.signal(run_id, "RESUME")
             assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
         await nothing_left(there)
+
+
+async def test_while_a_run_is_paused_no_further_task_is_offered(file_store: str, tmp_path: Path) -> None:
+    tasks = [{"x": code(HOLD, go=str(tmp_path / "go"))}, {"y": code("result = 1")}]
+    async with office(file_store, steps="workers") as there, worker(there) as one:
+        me = there.caller()
+        run_id = (await me.start(playbook({"step": "a", "tool": tasks})))["runId"]
+
+        async def has(kind: str, path: str) -> bool:
+            return (kind, path) in await types(me, run_id)
+
+        await until(lambda: has("TaskStarted", "a/x"))
+        await me.signal(run_id, "PAUSE")
+        (tmp_path / "go").touch()
+        await until(lambda: has("TaskDone", "a/x"))
+        await asyncio.sleep(0.4)
+        assert one.count == 0
+        assert not await has("TaskStarted", "a/y")
+        assert await there.service.log.desk.read("census_tasks") == [("DONE", 1)]  # and none is on offer
+        await me.signal(run_id, "RESUME")
+        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(

@@ -165,11 +165,11 @@ class Router:
             return True
         if visit is None or visit.ended is not None:
             return True
+        if room.closed:
+            return False
         if station.queue is not None and not self._is_late(place):
             self._offer(place, station.labels[0], 1, 1)
             return True
-        if room.closed:
-            return False
         decider.say("LoopIterationStarted", str(place), 1, payloads.LoopIteration(index))
         return self._see_to_pipe(str(place), room)
 
@@ -195,7 +195,7 @@ class Router:
         if label is None:
             self._end_pipe(place, pipe, None)
             return True
-        if station.nodes[label].queue is not None:
+        if station.nodes[label].queue is not None and not room.closed:
             self._offer(place, label, pipe.visits.get(label, 0) + 1, 1)
             return True
         if room.closed or not room.take(StepClass.LIGHT):
