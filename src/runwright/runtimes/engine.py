@@ -48,6 +48,7 @@ logger = logging.getLogger("runwright.engine")
 
 DRAIN_POLL = 0.05
 ARRIVAL_POLL = 0.005  # seconds
+ARRIVALS = 32  # parked runs that are read at once: a thousand may be due in the same second
 RETRY_MICROS = 1_000_000
 FOR_EVER = 1e9  # seconds
 
@@ -111,6 +112,7 @@ class Engine:
         self._known: set[str] = set()  # runs that are this process's business, and have not ended
         self._applying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._arriving: dict[str, bool] = {}  # runs being read; True if a signal came in meanwhile
+        self._gate = asyncio.Semaphore(ARRIVALS)
 
     def _sleeping(self, seconds: float) -> asyncio.Future[None]:
         return asyncio.ensure_future(self.clock.sleep(seconds))
@@ -225,7 +227,8 @@ class Engine:
 
     async def _take_up_parked(self, run_id: str) -> None:
         try:
-            await self._arrive(run_id)
+            async with self._gate:
+                await self._arrive(run_id)
         except RunwrightError as error:
             logger.warning("Run %s cannot be taken up yet: %s", run_id, error)
             self.park(run_id, self.clock.now() + RETRY_MICROS)
@@ -276,13 +279,15 @@ class Engine:
 
     async def _claim(self, run_id: str) -> Fence:
         """Become the run's driver; on a new lease, should the old one have ended unnoticed."""
-        assert self.keeper.lease is not None
+        lease = self.keeper.lease
+        assert lease is not None
         try:
-            return await self.log.claim_run(run_id, self.keeper.lease)
+            return await self.log.claim_run(run_id, lease)
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
-            await self.keeper.begin_anew(error)
+            await self.keeper.begin_anew(lease, error)
+            assert self.keeper.lease is not None
             return await self.log.claim_run(run_id, self.keeper.lease)
 
     async def take_up(self, run_id: str) -> bool:
@@ -462,10 +467,8 @@ class Engine:
         await self._end_tasks(list(self._tasks.values()))
         self._drivers.clear()
         self._parked.clear()
-        for run_id in run_ids:
-            try:
-                await self._resume(run_id)  # whoever noticed the loss may have this run locked
-            except RunwrightError as error:
-                logger.warning("Run %s was left: %s", run_id, error.code)
-                self._known.discard(run_id)
-                self._left(run_id)
+        self.do(self.lookout.take_back(run_ids))  # beside the new lease, which must be renewed meanwhile
+
+    def left_to_others(self, run_id: str) -> None:
+        self._known.discard(run_id)
+        self._left(run_id)

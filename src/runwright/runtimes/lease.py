@@ -29,6 +29,7 @@ class LeaseKeeper:
         self._ttl = ttl
         self._lost = lost
         self._good_until = 0.0
+        self._beginning = asyncio.Lock()
         self.lease: Lease | None = None
 
     @property
@@ -54,12 +55,13 @@ class LeaseKeeper:
         """Make sure that the lease is good: it may have run out while this process was kept from renewing it."""
         if self.is_good or self.lease is None:
             return
+        lease = self.lease
         try:
-            await self._renew(self.lease)
+            await self._renew(lease)
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
-            await self.begin_anew(error)
+            await self.begin_anew(lease, error)
 
     async def _renew(self, lease: Lease) -> None:
         asked = self._clock.monotonic()
@@ -71,25 +73,29 @@ class LeaseKeeper:
         while True:
             await self._clock.sleep(self._ttl / 3)
             assert self.lease is not None
-            asked = self._clock.monotonic()
+            asked, lease = self._clock.monotonic(), self.lease
             try:
-                await self._renew(self.lease)
+                await self._renew(lease)
             except RunwrightError as error:
                 if error.code == ErrorCode.STORE_CLOSED:
                     return
                 if error.code != ErrorCode.LEASE_LOST and asked < self._good_until:
                     logger.warning("The lease could not be renewed yet: %s", error)
                     continue
-                await self.begin_anew(error)
+                await self.begin_anew(lease, error)
 
-    async def begin_anew(self, why: RunwrightError) -> None:
-        logger.warning("The lease was lost; its runs are left to whoever claims them first: %s", why)
-        try:
-            await self.acquire()
-        except RunwrightError as error:
-            logger.warning("No new lease yet: %s", error)
-            return
-        await self._lost()
+    async def begin_anew(self, lost: Lease, why: RunwrightError) -> None:
+        """Get another lease in the place of one that is lost, unless somebody has done so already."""
+        async with self._beginning:
+            if self.lease is not None and self.lease.epoch != lost.epoch:
+                return
+            logger.warning("The lease was lost; its runs are left to whoever claims them first: %s", why)
+            try:
+                await self.acquire()
+            except RunwrightError as error:
+                logger.warning("No new lease yet: %s", error)
+                return
+            await self._lost()
 
     async def release(self) -> None:
         if self.lease is not None:

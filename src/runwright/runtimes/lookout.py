@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES, STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -15,6 +16,7 @@ logger = logging.getLogger("runwright.engine")
 SIGNAL_POLL = 0.1
 RECOVER_POLL = 1.0
 WANTED_POLL = 0.5
+TAKEN_BACK = 16  # runs at once
 GIVEN_BACK_MICROS = 60_000_000
 
 
@@ -55,6 +57,23 @@ class Lookout:
                     if error.code not in (ErrorCode.RUN_OWNED, *STORE_CODES):
                         logger.warning("Run %s cannot be taken up: %s", run_id, error)
                         self._wanted.discard(run_id)
+
+    async def take_back(self, run_ids: list[str]) -> None:
+        """Take up again what was driven under a lease that has ended, unless somebody else has it by now."""
+        for some in range(0, len(run_ids), TAKEN_BACK):
+            await asyncio.gather(*map(self._take_back, run_ids[some : some + TAKEN_BACK]))
+
+    async def _take_back(self, run_id: str) -> None:
+        while not self._engine.is_closing:
+            try:
+                await self._engine.resume(run_id)
+                return
+            except RunwrightError as error:
+                if error.code not in (ErrorCode.LEASE_LOST, *STORE_CODES_TO_WAIT_FOR):
+                    logger.warning("Run %s was left: %s", run_id, error.code)
+                    self._engine.left_to_others(run_id)
+                    return
+            await self._engine.clock.sleep(WANTED_POLL)
 
     async def take_over(self) -> None:
         while True:
