@@ -234,7 +234,7 @@ async def test_the_workload_and_ctx_may_hold_expressions(file_store: str) -> Non
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        ({"a": "{{ nobody }}"}, "nobody"),
+        ({"a": "{{ workload.nobody }}"}, "nobody"),
         ({"a": "{{ b }}", "b": "{{ workload.a }}"}, "circle: a -> b -> a"),
     ],
 )
@@ -266,3 +266,75 @@ async def test_what_an_iteration_sets_hides_nothing(store: str) -> None:
         snapshot, story = await play(operations, document)
         assert snapshot.status == "COMPLETED", story
         assert await result(operations, snapshot) == [10, 3, 99, 1]
+
+
+async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store: str) -> None:
+    fails = "if p == 2: raise ConnectionError('page 2 lost')\nresult = {'ok': True}"
+    for loop in ({}, {"loop": {"in": [1], "iterator": "n"}}):
+        own = "fetch[0].ok" if loop else "fetch.ok"
+        document = playbook(
+            {"step": "fetch", **loop, "tool": code(fails, p="{{ ctx.page }}"), "next": {"arcs": [
+                {"step": "fetch", "when": "{{ ctx.page == 1 }}", "set": {"ctx.page": 2}},
+                {"step": "publish", "when": "{{ " + own + " }}"},
+                {"step": "publish", "when": "{{ output.data.ok }}"},
+                {"step": "rescue", "when": "{{ event.name == 'step.failed' }}"}]}},
+            {"step": "publish", "tool": noop("published")},
+            {"step": "rescue", "tool": noop("rescued")},
+            ctx={"page": 1},
+        )  # fmt: skip
+        async with engine(store) as operations:
+            snapshot, story = await play(operations, document)
+            assert snapshot.status == "COMPLETED", story
+            assert await result(operations, snapshot) == "rescued"
+
+
+async def test_the_cause_of_a_failure_stays_what_the_step_failed_with(store: str) -> None:
+    for condition in ("{{ work.ok }}", "{{ nobody.knows }}"):
+        arcs = {"arcs": [{"step": "good", "when": condition}]}
+        document = playbook({"step": "work", "tool": code("1 / 0"), "next": arcs}, {"step": "good", "tool": noop()})
+        async with engine(store) as operations:
+            snapshot, _ = await play(operations, document)
+            assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_RAISED")
+
+
+async def test_the_end_of_a_loop_and_of_a_step_are_told_apart_for_the_author(store: str) -> None:
+    for loop, said in (({"loop": {"in": [1], "iterator": "x"}}, "step.done"), ({}, "loop.done"), ({}, "call.done")):
+        arcs = {"arcs": [{"step": "e", "when": "{{ event.name == '" + said + "' }}"}]}
+        document = playbook(
+            {"step": "work", **loop, "tool": noop(1), "next": arcs}, {"step": "e", "tool": noop("reached")}
+        )
+        async with engine(store) as operations:
+            snapshot, _ = await play(operations, document)
+            assert await result(operations, snapshot) == "reached"
+
+
+async def test_a_child_that_cannot_do_better_is_not_tried_again(store: str) -> None:
+    again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
+    for value, tries in (("{{ nosuch }}", 1), ("{{ 'x' }}", 3)):
+        first = noop(value) if tries == 1 else code("1 / 0")
+        document = playbook(
+            {"step": "s", "tool": {"kind": "workbook", "name": "pair", "spec": again}},
+            workbook=[{"name": "pair", "tool": [{"a": first}, {"b": noop(1)}]}],
+        )
+        async with engine(store) as operations:
+            snapshot, story = await play(operations, document)
+            assert snapshot.root_cause.code == "SUBRUN_FAILED"
+            assert len(only(story, "TaskAttemptStarted")) == tries
+
+
+@pytest.mark.parametrize(
+    ("most", "is_good"), [(2, True), ("4", True), (2.5, False), (True, False), ("x", False), (0, False)]
+)
+async def test_how_many_at_once_is_a_whole_number(most: Any, is_good: bool) -> None:
+    loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ m }}"}}
+    async with engine("memory://") as operations:
+        document = playbook({"step": "l", "loop": loop, "tool": noop()}, workload={"m": most})
+        snapshot, _ = await play(operations, document)
+    assert (snapshot.status == "COMPLETED") is is_good
+
+
+async def test_older_playbooks_know_the_run_as_a_job(store: str) -> None:
+    document = playbook({"step": "a", "tool": noop("{{ id }} {{ job.uuid }}")}, workload={"id": "{{ job.uuid }}"})
+    async with engine(store) as operations:
+        snapshot, _ = await play(operations, document, run_id="r1")
+        assert await result(operations, snapshot) == "r1 r1"

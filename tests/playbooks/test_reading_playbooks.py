@@ -103,6 +103,15 @@ def test_what_a_task_sets_is_set_when_the_pipeline_goes_on() -> None:
     ]
 
 
+def test_an_iterator_whose_name_is_taken_is_warned_of() -> None:
+    loop = {"in": [1], "iterator": "num"}
+    for more in ({"workload": {"num": 1}}, {}):
+        other = {"step": "other" if more else "num", "tool": noop()}
+        document = playbook({"step": "a", "loop": loop, "tool": noop(), "next": to(other["step"])}, other, **more)
+        (warning,) = plan_from_dict(document, all_tools()).warnings
+        assert "Write `iter.num`" in str(warning)
+
+
 def test_whoever_allows_a_call_that_long_waits_that_long_for_an_answer() -> None:
     for timeout, idle in ((30, None), ({"connect": "1m", "read": 60}, 120.0), ("2m", 120.0)):
         tool = {"kind": "http", "url": "http://h/", "spec": {"timeout": timeout}}
@@ -125,6 +134,8 @@ def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
 
 STEP = {"step": "a", "tool": noop()}
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    (playbook(STEP, workload={"a": "{{ env.HOME }}"}), "There is no 'env' here"),
+    (playbook({"step": "a", "tool": {"kind": "python", "script": {"uri": "x"}}}), "`script` is gone"),
     (playbook(STEP, metadata={"name": "a|b"}), "`name` holds |"),
     (playbook(STEP, workload={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),
     (playbook(STEP, ctx={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),

@@ -28,7 +28,7 @@ from .session import DONE, Session, command
 async def rerun_command(session: Session, run: str, from_step: str | None, force: bool, run_id: str | None) -> int:
     """Make a new run from one that has ended; what succeeded is carried over, unless --force.
 
-    The new run names the old one, which stays as it is.
+    The new run names the old one, which stays as it is. A playbook begins anew.
     """
     async with engine(session) as operations:
         row = await operations.log.resolve(run)

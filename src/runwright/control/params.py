@@ -9,7 +9,7 @@ from typing import Any, cast
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, ParamType
 from runwright.core.expressions import any_expression, fill, mentioned_fields, mentioned_names
-from runwright.core.playscope import RESERVED_NAMES
+from runwright.core.playscope import RESERVED_NAMES, workload_scope
 from runwright.plans.params import fits, in_words
 from runwright.plans.secrets import find_secrets
 
@@ -29,7 +29,7 @@ def fill_workload(plan: ExecutionPlan, merged: dict[str, Any], run_id: str) -> d
     if plan.playbook is None or not any_expression(plan.params):
         return merged
     filled = dict(merged)
-    left = {name: value for name, value in plan.params.items() if any_expression(value)}
+    left = {name: value for name, value in plan.params.items() if name not in RESERVED_NAMES and any_expression(value)}
 
     def see_to(name: str, on_way: tuple[str, ...]) -> None:
         written = left[name]
@@ -39,7 +39,7 @@ def fill_workload(plan: ExecutionPlan, merged: dict[str, Any], run_id: str) -> d
                 circle = " -> ".join((*on_way, other))
                 raise RunwrightError(ErrorCode.EXPRESSION_ERROR, f"The workload goes round in a circle: {circle}.")
             see_to(other, (*on_way, other))
-        filled[name] = _filled(written, merged[name], {**filled, "workload": filled, "execution_id": run_id})
+        filled[name] = _filled(written, merged[name], workload_scope(filled, run_id))
         del left[name]
 
     while left:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from runwright.contract import payloads
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import RunStatus
+from runwright.core.reading import read_payload
 from runwright.results.encoding import encode_result
 from runwright.runtimes.executor import Outcome, Work
 from runwright.runtimes.work import Execution
@@ -118,7 +120,14 @@ class SubRun:
             return Outcome(error=ErrorInfo("SUBRUN_CANCELLED", message, retryable=False, category="operator"))
         cause = ended.root_cause
         why = "." if cause is None else f", at step {cause.step_id!r}: {cause.code} {cause.message or ''}"
-        return Outcome(error=ErrorInfo("SUBRUN_FAILED", f"The run {self.run_id} failed{why}", True, "user"))
+        retryable = await self._may_be_tried_again()
+        return Outcome(error=ErrorInfo("SUBRUN_FAILED", f"The run {self.run_id} failed{why}", retryable, "user"))
+
+    async def _may_be_tried_again(self) -> bool:
+        """Not if what failed in it says that it would fail again."""
+        record = await self._operations.log.find_event(self.run_id, "RunFailed")
+        error = None if record is None else read_payload(payloads.RunEnded, record).error
+        return error is None or error.retryable is not False
 
 
 async def _send(

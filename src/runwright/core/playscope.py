@@ -28,6 +28,12 @@ NO_NAMES = RESERVED_NAMES | {
 """What steps and tasks cannot be called, for no expression could name them."""
 
 
+def workload_scope(workload: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """The workload by its keys and as a whole, and what the run is called: today, and in older playbooks."""
+    job = {"uuid": run_id, "id": run_id, "execution_id": run_id}
+    return {"job": job, **workload, "workload": workload, "execution_id": run_id}
+
+
 class PlayScope:
     def __init__(self, net: Playnet, values: Values, work: Workings, run: RunIdentity) -> None:
         self._net = net
@@ -41,14 +47,15 @@ class PlayScope:
         return self._work.play
 
     def of_step(
-        self, mentions: Mentions, args: dict[str, Any], own: tuple[str, StoredResult] | None = None
+        self, mentions: Mentions, args: dict[str, Any], own: tuple[str, StoredResult | None] | None = None
     ) -> dict[str, Any]:
-        """Workload, `ctx`, and the results of the steps that are mentioned; of one of them, that of this very visit.
-        May want values fetched, or find that they are gone."""
+        """Workload, `ctx`, and the results of the steps that are mentioned; of one of them that of this very visit, if
+        there is one. May want values fetched, or find that they are gone."""
         scope = self.of_workload()
         for name in mentions:
             if own is not None and name == own[0]:
-                scope[name] = self._result(name, own[1], mentions[name], is_over=False)
+                if own[1] is not None:
+                    scope[name] = self._result(name, own[1], mentions[name], is_over=False)
             elif name in self._net.stations and (stored := self._work.results.get(name)) is not None:
                 scope[name] = self._result(name, stored, mentions[name], is_over=True)
         scope.update(ctx=self._play.ctx, args=args)
@@ -57,7 +64,7 @@ class PlayScope:
 
     def of_workload(self) -> dict[str, Any]:
         """What there is from the start."""
-        return {**self._work.params, "workload": self._work.params, "execution_id": self._run.run_id}
+        return workload_scope(self._work.params, self._run.run_id)
 
     def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None, *, is_over: bool) -> Any:
         if self._net.stations[name].route.loop is None:

@@ -310,7 +310,9 @@ def _next(_work: Workings, play: PlayWork, place: EntityPath, event: FoldableEve
         return
     visit.is_routed = True
     if payload.error is not None:
-        play.unhandled[path] = payload.error
+        # Where the step had failed before its arcs did, that is the cause; nothing can be passed over either way.
+        cause = None if visit.ended != "step.failed" else visit.error
+        play.unhandled[path] = payload.error if cause is None else msgspec.structs.replace(cause, category="plan")
     elif not selected:
         play.last = path
         if visit.ended == "step.failed":

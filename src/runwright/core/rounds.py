@@ -22,6 +22,7 @@ from .playnet import Station
 from .playwork import size_of
 from .refer import placed
 from .room import Room
+from .sandbox.kinds import is_whole
 
 if TYPE_CHECKING:
     from .decide import Decider
@@ -64,10 +65,8 @@ def start_rounds(decider: Decider, station: Station, path: str, args: dict[str, 
 
 def _limit(given: int | str, scope: dict[str, Any]) -> int:
     value = evaluate(given, scope) if isinstance(given, str) else given
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0
+    is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10  # parameters come as text
+    number = int(value) if is_text or is_whole(value) else 0
     if not 1 <= number <= MOST_IN_FLIGHT:
         raise RunwrightError(
             ErrorCode.EXPRESSION_ERROR, f"`max_in_flight` must be a whole number from 1 to {MOST_IN_FLIGHT:,}."

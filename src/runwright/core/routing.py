@@ -18,7 +18,7 @@ from runwright.contract.transitions import RunStatus
 
 from .draft import Draft
 from .ending import completed
-from .expressions import fill, fill_anew, is_true
+from .expressions import condition_text, fill, fill_anew, is_true, mentioned_names
 from .node import Node
 from .offering import Offers
 from .pipeline import check_said, judge, next_label, start_task, task_path
@@ -357,7 +357,7 @@ class Router:
         if visit.error is not None:
             payload["error"] = {"code": visit.error.code, "message": visit.error.message}
         try:
-            mine = None if visit.result is None else (station.node.step.step_id, visit.result)
+            mine = (station.node.step.step_id, visit.result)
             scope = self._decider.scope.of_step(station.arcs, visit.args, mine)
             own = {} if loop is None else own_results(self._decider, station, loop)
         except RunwrightError as error:
@@ -384,7 +384,7 @@ class Router:
             for arc in route.arcs:
                 if arc.when is None and name == "step.failed":
                     continue
-                if arc.when is None or is_true(arc.when, scope):
+                if arc.when is None or _holds(arc.when, scope, station if name == "step.failed" else None):
                     args = {"args": fill(arc.args, scope)} if arc.args else {}
                     if arc.set_ctx:
                         payload["ctx"] = {**payload.get("ctx", {}), **fill(arc.set_ctx, scope)}
@@ -497,6 +497,17 @@ class Router:
             return False
         cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
         decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
+        return False
+
+
+def _holds(when: str | bool, scope: dict[str, Any], failed: Station | None) -> bool:
+    """Whether an arc's condition does. After a failure there is no result: what asks for it does not hold."""
+    try:
+        return is_true(when, scope)
+    except RunwrightError:
+        asked = mentioned_names(condition_text(when)) if isinstance(when, str) else frozenset[str]()
+        if failed is None or asked.isdisjoint({failed.node.step.step_id, "output"}):
+            raise
         return False
 
 

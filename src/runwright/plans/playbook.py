@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any, cast
 
+from runwright.contract.errors import RunwrightError
 from runwright.contract.plan import PIPELINE, ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import AdmitRule, Arc, FailureMode, Join, Mode, PipelineLoop, Playbook, Route, Task
-from runwright.core.expressions import has_expression
-from runwright.core.playscope import NO_NAMES, RESERVED_NAMES
+from runwright.core.expressions import has_expression, mentioned_names
+from runwright.core.playscope import NO_NAMES, RESERVED_NAMES, workload_scope
 
 from .fields import Fields
 from .header import identity
@@ -18,7 +19,7 @@ from .parts import make_part
 from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
 from .playbook_tasks import Outer, TaskReader, read_args
 from .playbook_workbook import Workbook
-from .problems import PLAN, STEP, Findings, Path, did_you_mean, listed
+from .problems import EXPRESSION, PLAN, STEP, Findings, Path, did_you_mean, listed
 from .secrets import find_secrets
 from .steps import check_name, read_dispatch
 
@@ -114,10 +115,22 @@ def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
             sentence = f"{name!r} means something else in expressions. Call this part of the workload otherwise."
             findings.error(("workload", name), PLAN, sentence, on_key=True)
     check_texts(workload, ("workload",), findings)
+    known = workload_scope(workload, "").keys()
+    for name, value in workload.items():
+        for unknown in sorted(_mentioned(value) - known) if name != "execution_id" else ():
+            sentence = f"There is no {unknown!r} here: a workload sees itself and `execution_id`."
+            findings.error(("workload", name), EXPRESSION, sentence)
     for place, sentence in find_secrets(workload, ()):
         if _names_credential(workload, place):
             continue
         findings.error(("workload", *place), PLAN, sentence)
+
+
+def _mentioned(value: Any) -> frozenset[str]:
+    try:
+        return mentioned_names(value)
+    except RunwrightError:
+        return frozenset()  # what cannot be read has been refused
 
 
 def _names_credential(workload: dict[str, Any], place: Path) -> bool:
@@ -133,8 +146,13 @@ def _names_credential(workload: dict[str, Any], place: Path) -> bool:
     )
 
 
-_ENDS_TODAY = {"call.done": "step.done", "step.exit": "step.done", "call.error": "step.failed"}
-_OLD_ENDS = re.compile(r"""(['"])(call\.done|step\.exit|call\.error)\1""")
+_ENDS = ("step.done", "loop.done", "call.done", "step.exit", "call.error")
+_END = re.compile(rf"""(['"])({"|".join(map(re.escape, _ENDS))})\1""")
+
+
+def _step_names(workflow: Any) -> list[str]:
+    steps = cast("list[Any]", workflow) if isinstance(workflow, list) else []
+    return [str(cast("dict[str, Any]", step).get("step")) for step in steps if isinstance(step, dict)]
 
 
 class _Reader:
@@ -151,6 +169,7 @@ class _Reader:
         workbook = Workbook(top, findings, plan_id, self._step)
         self._tasks = TaskReader(kinds, findings, link, workbook)
         self._places: dict[str, Path] = {}
+        self._taken = {*(top.mapping("workload") or {}), *_step_names(top.raw("workflow"))}  # names in expressions
         executor = top.part("executor")
         self._executor = None if executor is None else executor.part("spec")
         self._outer = Outer() if self._executor is None else self._of_executor(self._executor)
@@ -203,14 +222,15 @@ class _Reader:
         settings = fields.part("spec")
         join, failure, timeout, admit = self._spec(settings)
         tasks = self._pipeline(fields, name, None if settings is None else read_dispatch(settings))
-        mode, arcs = self._next(fields)
+        loop = self._loop(fields)
+        mode, arcs = self._next(fields, "loop.done" if loop is not None else "step.done")
         set_ctx = read_settings(fields, "set", self._findings)
         for key in (*set_ctx.iter, *set_ctx.plain):
             fields.wrong("set", f"A step sets `ctx.{key}`; {key!r} belongs to a task.")
         route = make_part(
             Route,
             tasks=tasks,
-            loop=self._loop(fields),
+            loop=loop,
             admit=admit,
             mode=mode,
             arcs=arcs,
@@ -282,6 +302,9 @@ class _Reader:
             loop.wrong(None, "A loop has an `iterator`: the name of each item, as in iter.name.")
         elif not iterator.isidentifier() or iterator in ("index", "parent"):
             loop.wrong("iterator", "The iterator is a plain name, and neither `index` nor `parent`.")
+        elif iterator in self._taken:
+            sentence = f"{iterator!r} alone is part of the workload, or a step. Write `iter.{iterator}` for the item."
+            self._findings.warning((*loop.path, "iterator"), sentence)
         spec = loop.part("spec")
         mode, most = "sequential", 1
         if spec is not None:
@@ -304,7 +327,7 @@ class _Reader:
             return given
         return spec.whole("max_in_flight", 16, 1, 10_000)
 
-    def _next(self, fields: Fields) -> tuple[Mode, tuple[Arc, ...]]:
+    def _next(self, fields: Fields, end: str) -> tuple[Mode, tuple[Arc, ...]]:
         given = fields.raw("next")
         path: Path = (*fields.path, "next")
         mode, arcs = Mode.EXCLUSIVE, given
@@ -326,10 +349,10 @@ class _Reader:
         if not isinstance(arcs, list):
             self._findings.error(path, STEP, "`next` has arcs: a list of `{step, when, args}`.")
             return mode, ()
-        found = [self._arc(arc, (*path, at)) for at, arc in enumerate(cast("list[Any]", arcs))]
+        found = [self._arc(arc, (*path, at), end) for at, arc in enumerate(cast("list[Any]", arcs))]
         return mode, tuple(arc for arc in found if arc is not None)
 
-    def _arc(self, given: Any, path: Path) -> Arc | None:
+    def _arc(self, given: Any, path: Path, end: str) -> Arc | None:
         if isinstance(given, str):
             given = {"step": given}
         if not isinstance(given, dict) or not isinstance(given.get("step"), str):  # pyright: ignore[reportUnknownMemberType]
@@ -337,7 +360,7 @@ class _Reader:
             return None
         fields = Fields(cast("dict[str, Any]", given), path, STEP, self._findings)
         fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
-        when = checked_condition(self._in_todays_words(fields), (*path, "when"), self._findings)
+        when = checked_condition(self._in_todays_words(fields, end), (*path, "when"), self._findings)
         args: dict[str, Any] = {}
         set_ctx: dict[str, Any] = {}
         for name in ("args", "input", "set"):
@@ -352,15 +375,17 @@ class _Reader:
                     args[rest if scope in ("args", "step") and rest else key] = value
         return make_part(Arc, step=str(fields.raw("step")), when=when, args=args, set_ctx=set_ctx)
 
-    def _in_todays_words(self, arc: Fields) -> Any:
-        """The condition of an arc; what older playbooks call the end of a step is what it is called today."""
+    def _in_todays_words(self, arc: Fields, end: str) -> Any:
+        """The condition of an arc. What older playbooks call the end of a step is what it is called today; and how it
+        is called follows from whether the step is a loop."""
         when = arc.raw("when")
-        if not isinstance(when, str) or _OLD_ENDS.search(when) is None:
+        if not isinstance(when, str):
             return when
-        for name in dict.fromkeys(match[2] for match in _OLD_ENDS.finditer(when)):
-            sentence = f"`{name}` is read as `{_ENDS_TODAY[name]}`."
-            self._findings.warning((*arc.path, "when"), sentence)
-        return _OLD_ENDS.sub(lambda match: f"{match[1]}{_ENDS_TODAY[match[2]]}{match[1]}", when)
+        today = {name: "step.failed" if name == "call.error" else end for name in _ENDS}
+        for name in dict.fromkeys(match[2] for match in _END.finditer(when)):
+            if today[name] != name:
+                self._findings.warning((*arc.path, "when"), f"`{name}` is read as `{today[name]}`.")
+        return _END.sub(lambda match: f"{match[1]}{today[match[2]]}{match[1]}", when)
 
     def whole(self, steps: list[Step]) -> Playbook | None:
         """What holds for the playbook as a whole, once all of its steps are known."""

@@ -39,7 +39,7 @@ KINDS = (
     "nats",
     "secrets",
 )
-GONE = ("retry", "sink", "case", "eval", "expr")
+GONE = ("retry", "sink", "case", "eval", "expr", "script")
 """Fields of earlier models of the language."""
 NOT_LOOKED_AT = ("verify_ssl", "follow_redirects")
 COMMON = (
@@ -161,7 +161,10 @@ class TaskReader:
             fields.wrong(None, f"{label!r} means something else in expressions. Call the task otherwise.")
         for name in GONE:
             if name in fields:
-                fields.wrong(name, f"`{name}` is gone: a task's policy says what its outcome means.", on_key=True)
+                why = "a task's policy says what its outcome means"
+                if name == "script":
+                    why = "what a task runs is written in it, as `code`, `query` or `command`"
+                fields.wrong(name, f"`{name}` is gone: {why}.", on_key=True)
         kind = fields.text("kind")
         if kind not in KINDS:
             fields.wrong("kind" if kind else None, _no_kind(kind))

@@ -54,7 +54,7 @@ def _refuse_other_braces(is_expression: bool, part: str) -> None:
             raise Fault("a sign right at the braces is not supported; put a space between them")
         return
     if _encloses(part, "{%", "%}"):
-        raise Fault("only {{ }} expressions are allowed here, no {% %} blocks; use `when` and `foreach` instead")
+        raise Fault("only {{ }} expressions are allowed here, no {% %} blocks: decide with `when`, repeat with a loop")
     if _encloses(part, "{#", "#}"):
         raise Fault("only {{ }} expressions are allowed here, no {# #} comments")
 
