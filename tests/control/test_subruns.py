@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -185,6 +186,42 @@ async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> Non
         await operations.signal("r", "CANCEL", reason="enough")
         assert (await ended(operations, "r")).status == "CANCELLED"
         assert (await ended(operations, "r/sub")).status == "CANCELLED"
+
+
+@pytest.mark.parametrize("how", ["CANCEL", "EMERGENCY_STOP", "accepted before"])
+async def test_what_is_cancelled_while_nobody_drives_it_takes_all_of_its_own_with_it(tmp_path: Path, how: str) -> None:
+    """Two beside each other, and theirs; and each ends before the one that it is a step of."""
+    store = f"sqlite:///{tmp_path}/runs.db"
+    work = {
+        "plan": "grandchild",
+        "steps": [{"id": "work", "python": sleep(60)}, {"id": "after", "noop": {}, "dependsOn": ["work"]}],
+    }
+    Path("grandchild.yaml").write_text(json.dumps(work))
+    child_plan(plan={"path": "grandchild.yaml"})
+    beside = [{"id": name, "plan": {"path": "child.yaml"}} for name in ("a", "b")]
+    both = {"plan": "p", "order": "graph", "steps": beside}
+    family = {"r": "", "r/a": "r", "r/b": "r", "r/a/work": "r/a", "r/b/work": "r/b"}
+    async with engine(store) as operations:
+        await operations.start(operations.load(both), run_id="r")
+        for name in ("r/a/work", "r/b/work"):
+            await event(operations, name, "StepStarted", "work")
+    payload = {"reason": "enough"} if how == "EMERGENCY_STOP" else None
+    if how == "accepted before":
+        async with engine(store) as operations:
+            operations.engine.apply_signals = AsyncMock()  # it dies before it comes to that
+            await operations.signal("r", "CANCEL")
+        async with engine(store) as operations:
+            await operations.take_up("r")
+            await ended(operations, "r")
+    else:
+        async with engine(store) as operations:
+            await operations.signal("r", how, payload, reason="enough")
+    async with engine(store) as operations:
+        rows = {name: await operations.log.find_run(name) for name in family}
+        assert {row.status for row in rows.values()} == {"CANCELLED"}
+        page = await operations.log.read_all(types=["RunCancelled"])
+        order = [record.run_id for record in page.records]
+    assert all(order.index(name) < order.index(above) for name, above in family.items() if above)
 
 
 async def test_wrong_parameters_are_found_before_anything_runs() -> None:

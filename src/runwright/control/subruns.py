@@ -142,7 +142,7 @@ async def _send(
         except RunwrightError as error:
             if error.code == ErrorCode.RUN_NOT_FOUND:
                 return  # it never began
-            if error.code not in STORE_CODES or operations.engine.is_closing:
+            if error.code not in PASSING or operations.engine.is_closing:
                 logger.warning("The sub-run %s could not be stopped: %s", run_id, error)
                 return
             await operations.engine.clock.sleep(STORE_PAUSE)

@@ -150,11 +150,12 @@ class Engine:
         await self._end_tasks(list(self._tasks.values()))
         for driver in self._drivers.values():
             driver.launcher.abandon()
+        while self._errands:  # one may lead to another
+            await asyncio.gather(*self._errands, return_exceptions=True)
         try:
             await self.keeper.release()  # that frees the runs as well: nobody alive owns them
         except RunwrightError as error:
             logger.warning("The lease could not be released; it ends by itself: %s", error)
-        await asyncio.gather(*self._errands, return_exceptions=True)
         await self.results.tiers.close()
         self.executor.close()
 
@@ -319,7 +320,10 @@ class Engine:
         if run_id in self._drivers:  # while we read
             return True
         driver = RunDriver(self, net, decider, seq, self.keeper.fence, exists=True, source=started.source)
-        driver.launcher.take_up(cut_short, is_ending=is_ending(decider))
+        if is_ending(decider):
+            await driver.launcher.stop_sub_runs(cut_short)
+        else:
+            driver.launcher.take_up(cut_short)
         if self._arriving[run_id]:
             driver.look_again()  # a signal came in while we read
         self._drive(driver)
@@ -438,11 +442,11 @@ class Engine:
         decider, seq = await restore(self.log, row.identity, net, 1, self.drain_timeout)
         decider.engine_attempt = max(1, decider.work.engine_attempt)
         driver = RunDriver(self, net, decider, seq, fence, exists=True)
-        cut_short = under_way(decider)
+        decider.at(self.clock.now())
+        if is_ending(decider):
+            await driver.launcher.stop_sub_runs(under_way(decider))
         await driver.apply_only()
-        if driver.status in ENDED:
-            driver.launcher.take_up(cut_short, is_ending=True)
-        else:
+        if driver.status not in ENDED:
             open_now = driver.status is RunStatus.RUNNING
             await self.log.release_run(run_id, fence, self.clock.now() if open_now else None)
         return driver.status

@@ -94,14 +94,17 @@ class Launcher:
         """Steps at work in this process, not at workers."""
         return sum(not isinstance(running.execution, RemoteExecution) for running in self._running.values())
 
-    def take_up(self, cut_short: Sequence[tuple[str, int]], *, is_ending: bool) -> None:
-        """Steps that were under way in a process that is gone: they begin anew, or if the run ends, so do theirs."""
+    def take_up(self, cut_short: Sequence[tuple[str, int]]) -> None:
+        """Steps that were under way in a process that is gone begin anew."""
+        for path, attempt in cut_short:
+            self.launch(path, attempt)
+
+    async def stop_sub_runs(self, cut_short: Sequence[tuple[str, int]]) -> None:
+        """The run ends, and so do those that are steps of it. They go first: after its end nothing leads to them."""
         for path, attempt in cut_short:
             node, _ = self._node(path)
-            if not is_ending:
-                self.launch(path, attempt)
-            elif node is not None and node.step.kind == SUB_PLAN and self._engine.sub_runs is not None:
-                self._engine.do(self._engine.sub_runs.stop(self._driver.run, path, attempt))
+            if node is not None and node.step.kind == SUB_PLAN and self._engine.sub_runs is not None:
+                await self._engine.sub_runs.stop(self._driver.run, path, attempt)
 
     def _node(self, path: str) -> tuple[Node | None, tuple[int, ...]]:
         """The step that a path belongs to, and which iterations of it."""
