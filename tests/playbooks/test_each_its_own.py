@@ -229,6 +229,8 @@ async def test_the_workload_and_ctx_may_hold_expressions(file_store: str) -> Non
         assert await result(operations, snapshot) == ["run_r1", url, f"run_r1 at {url}", url, params["given"]]
         again = await operations.start(operations.load(document), params=params, run_id="r1")
         assert again == "r1"
+        anew = await ended(operations, await operations.rerun("r1", new_id="r2"))
+        assert await result(operations, anew) == ["run_r2", url, f"run_r2 at {url}", url, params["given"]]
 
 
 @pytest.mark.parametrize(

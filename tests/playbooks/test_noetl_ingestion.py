@@ -23,6 +23,7 @@ from runwright.contract.noetl_check import NoetlChecker
 from runwright.contract.noetl_read import NoetlReader
 from runwright.contract.schemas import noetl_schema
 from runwright.control.planfile import read_any
+from runwright.control.views import artifacts_of
 from runwright.log.noetl_import import Home, NoetlImporter
 from server_kit import at, office
 
@@ -535,6 +536,21 @@ async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> N
         assert await taken(log, event(5, "step.started")) == ["SCHEMA_VALIDATION_FAILED"]
         (outcome,) = await NoetlImporter(log, Home()).take([b"[1]"])
         assert outcome.status == "refused"
+
+
+async def test_an_id_that_cannot_be_is_refused_by_every_store(store: str) -> None:
+    async with rw.open_log(store) as log:
+        assert await taken(log, event(1, "workflow.started")) == ["appended"]
+        odd = {**event(2, "workflow.finished"), "event_id": "a\0b"}
+        assert await taken(log, odd) == ["SCHEMA_VALIDATION_FAILED"]
+
+
+@pytest.mark.parametrize("refs", ["x", [1], [{}], None, {"a": 1}, [{"uri": 1}]])
+async def test_what_others_call_artifacts_is_no_trouble_to_anybody(refs: Any) -> None:
+    async with rw.open_log("memory://") as log:
+        said = event(2, "step.started", payload={"meta": {"artifactRefs": refs}})
+        assert "appended" in await taken(log, event(1, "playbook.started"), said)
+        assert await artifacts_of(log, "exec_01JH") == []
 
 
 @pytest.mark.parametrize("payload", [b'{"t":1e999}', b'{"t":"\xff\xfe"}'])

@@ -17,6 +17,7 @@ from playbook_kit import code, noop, otherwise, play, playbook, result, rules, t
 from runwright.contract.paths import EntityPath
 from runwright.contract.resultref import parse_result_address, result_address
 from runwright.control.operations import Operations
+from runwright.results.tiers import FolderTier, Tiers
 from servers import Nats
 
 LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
@@ -447,6 +448,40 @@ async def test_a_decision_waits_for_a_store_that_does_not_answer(
             assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", "many")
     finally:
         nats.stop()
+
+
+@pytest.mark.parametrize("signal", ["CANCEL", "EMERGENCY_STOP"])
+async def test_a_run_can_be_stopped_while_a_store_does_not_answer(
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, signal: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runwright.toml").write_text(
+        '[results]\nstore = "postgres"\n[results.postgres]\nurl = "postgresql://127.0.0.1:9/no"'
+    )
+    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE))}]})
+    async with engine(file_store) as operations:
+        run_id = await operations.start(operations.load(document))
+        await until(lambda: asyncio.sleep(0.05, "waits to put a value aside" in caplog.text), "the warning")
+        await operations.signal(
+            run_id, signal, {"reason": "enough"} if signal == "EMERGENCY_STOP" else None, reason="enough"
+        )
+        snapshot = await operations.wait(run_id, 30)
+        assert snapshot.status == "CANCELLED"
+        assert [finding async for finding in operations.log.verify(run_id)] == []
+
+
+async def test_a_store_that_is_away_keeps_no_other_from_being_tidied(tmp_path: Path) -> None:
+    async def away() -> Any:
+        raise OSError("nobody there")
+
+    async def here() -> Any:
+        return FolderTier(tmp_path)
+
+    tiers = Tiers({"a": away, "b": here}, "b", lambda: 10**18)
+    await (await tiers._tier("b")).put(f"expiring/r/-/12-{'0' * 64}", b"x")
+    gone = await tiers.prune(lambda _run, _whole: asyncio.sleep(0, False))
+    assert gone["b"] == 1
+    assert isinstance(gone["a"], rw.RunwrightError)
 
 
 async def test_too_much_cannot_be_selected(file_store: str) -> None:

@@ -37,11 +37,15 @@ async def _prune(session: Session) -> int:
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "Prune where the results lie: on the server's machine.")
     async with open_operations(session.store) as operations:
         gone = await operations.engine.prune_results()
+    deleted = {name: count for name, count in gone.items() if isinstance(count, int)}
     if session.as_json:
-        session.print_json({"deleted": gone})
+        session.print_json({"deleted": deleted})
     else:
-        for name, count in gone.items():
+        for name, count in deleted.items():
             click.echo(f"{name}: {count:,} deleted")
+    for error in gone.values():
+        if isinstance(error, RunwrightError):
+            raise error  # the others are done
     return DONE
 
 

@@ -106,6 +106,7 @@ class Work(msgspec.Struct, frozen=True):
     kind: str
     inputs: dict[str, Any]
     secret_refs: tuple[str, ...] = ()
+    dispatch: dict[str, str] | None = None
 
 
 class ExecutionPlan(Part, frozen=True, kw_only=True):
@@ -131,10 +132,10 @@ class ExecutionPlan(Part, frozen=True, kw_only=True):
         """Everything in it that a tool carries out: steps, and the tasks of a playbook's steps."""
         for step in self.steps:
             if step.route is None:
-                yield Work(step.step_id, step.kind, step.inputs, step.secret_refs)
+                yield Work(step.step_id, step.kind, step.inputs, step.secret_refs, step.dispatch)
                 continue
             for task in step.route.tasks:
-                yield Work(f"{step.step_id}/{task.label}", task.kind, task.inputs)
+                yield Work(f"{step.step_id}/{task.label}", task.kind, task.inputs, dispatch=task.dispatch)
 
 
 def plan_body(plan: ExecutionPlan) -> bytes:

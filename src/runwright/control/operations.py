@@ -16,7 +16,7 @@ from runwright.contract import payloads
 from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
-from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan
+from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, Step
 from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.resultref import ResultAddress, parse_result_address
 from runwright.contract.snapshot import RunSnapshot
@@ -41,7 +41,7 @@ from runwright.tools.python import make_importable
 from runwright.tools.secrets import SecretContext
 
 from .access import Actor
-from .params import check_params, fill_workload, merge_params
+from .params import check_params, fill_workload, given_of, merge_params
 from .planfile import AnyPlan, read_any
 from .policy import Policy
 from .requests import run_of_request
@@ -281,10 +281,14 @@ class Operations:
             ) from None
 
     async def _check_secrets(self, parts: list[Part], context: SecretContext) -> None:
-        """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs."""
+        """Refuse a plan that names a secret which cannot be had, as far as that is known before the step runs: what is
+        left to workers has theirs."""
         wanted: dict[str, str] = {}
+        queue_of = self.engine.plans.queue_of
         for part in parts:
             for work in part.plan.work():
+                if queue_of(Step(step_id=work.name, kind=work.kind, dispatch=work.dispatch)) is not None:
+                    continue
                 for name in (*work.secret_refs, *secret_refs(work.inputs)):
                     if has_expression(name):
                         continue  # which one it is shows when the step runs
@@ -438,6 +442,7 @@ class Operations:
                 ErrorCode.RUN_NOT_TERMINAL, "The run has not ended. Cancel it first, or wait for its end."
             )
         fork, params = await self._fork(row, net, from_step, force=force)
+        params = given_of(net.plan, params, row.identity.run_id)
         place = Place(*row.identity.context[1:4])
         return await self.start(net.plan, params=params, run_id=new_id, place=place, trigger="manual", fork=fork)
 

@@ -48,6 +48,24 @@ def fill_workload(plan: ExecutionPlan, merged: dict[str, Any], run_id: str) -> d
     return filled
 
 
+def given_of(plan: ExecutionPlan, params: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """A run's parameters without what was filled in for it: another run of the plan has that filled in for itself."""
+    if plan.playbook is None or not any_expression(plan.params):
+        return params
+    return _given(plan.params, params, workload_scope(params, run_id))
+
+
+def _given(written: dict[str, Any], params: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, value in params.items():
+        there = written.get(name)
+        if isinstance(there, dict) and isinstance(value, dict):
+            given[name] = _given(cast("dict[str, Any]", there), cast("dict[str, Any]", value), scope)
+        elif not any_expression(there) or fill(there, scope) != value:
+            given[name] = value
+    return given
+
+
 def _filled(written: Any, value: Any, scope: dict[str, Any]) -> Any:
     """A value, filled in where it is still what was written."""
     if isinstance(written, dict) and isinstance(value, dict):

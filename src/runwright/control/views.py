@@ -44,7 +44,10 @@ async def artifacts_of(log: LogReader, run_id: str) -> list[tuple[str, ArtifactR
     found: list[tuple[str, ArtifactRef]] = []
     async for record in log.events(run_id):
         if record.step_id is not None and "artifactRefs" in (record.payload or {}):
-            refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
+            try:
+                refs = msgspec.convert((record.payload or {})["artifactRefs"], list[ArtifactRef])
+            except msgspec.ValidationError:
+                continue  # another engine's event says something else by that name
             found += [(record.step_id, ref) for ref in refs]
     return found
 

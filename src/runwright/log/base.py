@@ -297,7 +297,7 @@ class RunLog(Checking):
     async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
         """One event by its id: ours, or the one that it had elsewhere."""
         run_key, run = await self._known(run_id)
-        seq = await self._seq_of_id(run_key, event_id)
+        seq = await self._seq_of_id(run_key, event_id) if can_be_a_name(event_id) else None
         return None if seq is None else _records(run, await self._rows(run_key, seq - 1, 1))[0]
 
     async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = PAGE) -> list[RunEventRecord]:

@@ -25,7 +25,7 @@ class PlanStore:
     def __init__(self, keeper: PlanKeeper, queue_of: QueueOf = nowhere, store: str = "local") -> None:
         self._keeper = keeper
         self._store = store
-        self._queue_of = queue_of
+        self.queue_of = queue_of
         self._nets: OrderedDict[str, Net] = OrderedDict()
 
     async def keep(self, plan: ExecutionPlan) -> tuple[str, Net]:
@@ -53,5 +53,5 @@ class PlanStore:
     async def _net(self, plan: ExecutionPlan) -> Net:
         """A plan's net; that of a large one is made in a thread, for others must not wait seconds for it."""
         if len(plan.steps) < LARGE:
-            return Net(plan, self._queue_of, self._store)
-        return await asyncio.to_thread(Net, plan, self._queue_of, self._store)
+            return Net(plan, self.queue_of, self._store)
+        return await asyncio.to_thread(Net, plan, self.queue_of, self._store)

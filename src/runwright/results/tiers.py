@@ -10,6 +10,7 @@ import asyncio
 import gzip
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -58,7 +59,7 @@ class Tiers:
         self.usual = usual
         self._now = now
         self._open: dict[str, Tier] = {}
-        self._lock = asyncio.Lock()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # who waits for one waits for no other
 
     async def put(self, spot: Spot, body: bytes) -> None:
         tier = await self._tier(spot.store)
@@ -99,9 +100,18 @@ class Tiers:
             await tier.delete(key)
         return len(keys)
 
-    async def prune(self, is_over: IsOver) -> dict[str, int]:
-        """Delete what has expired, and what nobody can want any more; how much that was in each store."""
-        return {name: await self._prune(await self._tier(name), is_over) for name in sorted(self._stores)}
+    async def prune(self, is_over: IsOver) -> dict[str, int | RunwrightError]:
+        """Delete what has expired, and what nobody can want any more; how much that was in each store, or why it could
+        not be done there."""
+        gone: dict[str, int | RunwrightError] = {}
+        for name in sorted(self._stores):
+            try:
+                gone[name] = await self._prune(await self._tier(name), is_over)
+            except OSError as error:
+                gone[name] = _unreachable(name, error)
+            except RunwrightError as error:
+                gone[name] = error
+        return gone
 
     async def _prune(self, tier: Tier, is_over: IsOver) -> int:
         known: dict[tuple[str, bool], bool] = {}
@@ -139,7 +149,7 @@ class Tiers:
         if tier is not None:
             return tier
         self.check((name,))
-        async with self._lock:
+        async with self._locks[name]:
             if name not in self._open:
                 try:
                     self._open[name] = await self._stores[name]()

@@ -21,7 +21,7 @@ from runwright.core.keeping import Spot, key_prefix
 from runwright.core.net import Net
 from runwright.core.room import Room
 from runwright.core.state import at_work
-from runwright.core.steering import Stop, next_deadline
+from runwright.core.steering import Stop, is_ending, next_deadline
 from runwright.log.judge import Fence
 from runwright.log.prepare import Prepared
 
@@ -155,7 +155,8 @@ class RunDriver:
             self.decider.decide(Room({}, closed=True), stopped=True)
             drafts, blobs = self.decider.take()
             self._report_violations()
-            await self._put_aside(blobs)
+            while not await self._put_aside(blobs):
+                self._look_again = False  # nobody else acts on signals while it does
             if not drafts or await self._append(drafts, []):
                 return
 
@@ -180,8 +181,9 @@ class RunDriver:
                 break
             self.engine.rooms.reserve(room)  # until the executor counts them
             try:
-                if blobs:
-                    await self._put_aside(blobs)
+                if blobs and not await self._put_aside(blobs):
+                    await self._give_up_values(facts, blobs)
+                    continue
                 if await self._append(drafts, facts):
                     break  # otherwise the log has moved on: the facts stay, the decisions are made anew
             finally:
@@ -204,8 +206,9 @@ class RunDriver:
             self._stop()
         return self._rest(may_park=not room.refused)
 
-    async def _put_aside(self, blobs: dict[str | Spot, bytes]) -> None:
-        """Keep large values before the events that refer to them; the disk may have to be freed first."""
+    async def _put_aside(self, blobs: dict[str | Spot, bytes]) -> bool:
+        """Keep large values before the events that refer to them; the disk may have to be freed first. False if there
+        was a signal before that was done."""
         for where, body in blobs.items():
             while True:
                 try:
@@ -214,7 +217,19 @@ class RunDriver:
                 except RunwrightError as error:
                     logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error, extra=self.about)
                     self.engine.check_lease()
+                    if self._look_again:
+                        return False
                     await self.engine.clock.sleep(0.5)
+        return True
+
+    async def _give_up_values(self, facts: list[Fact], blobs: dict[str | Spot, bytes]) -> None:
+        """A signal came while values waited for their store. If the run is to end, it does so without them."""
+        self._look_again = False
+        await self._catch_up()
+        if is_ending(self.decider):
+            for fact in facts:
+                if isinstance(fact, StepEnded) and fact.result in blobs.values():
+                    fact.lose_result()
 
     def _carry_out(self, drafts: list[Draft]) -> None:
         """They are durable: let the steps run."""

@@ -190,8 +190,8 @@ class Engine:
         if net.routes is not None:
             self.results.tiers.check(net.routes.stores)
 
-    async def prune_results(self) -> dict[str, int]:
-        """Delete large results that nobody can want any more; how many, by store."""
+    async def prune_results(self) -> dict[str, int | RunwrightError]:
+        """Delete large results that nobody can want any more; how many, by store, or why that could not be done."""
         return await prune_results(self.log, self.results.tiers)
 
     def alert(self, alert: Alert) -> None:

@@ -99,6 +99,12 @@ class StepEnded:
         payload = {"index": index, **self._good_end(decider)}
         decider.say("LoopIterationDone", self.path, self.attempt, payload)
 
+    def lose_result(self) -> None:
+        """The run ends, and the store that its result belongs into does not answer."""
+        message = "It ended, but its result could not be kept: the store for it does not answer."
+        self.result = None
+        self.error = ErrorInfo(ErrorCode.STORE_UNAVAILABLE, message, retryable=True, category="store")
+
     def durable(self) -> None: ...
 
     def give_up(self, error: RunwrightError) -> None:

@@ -19,8 +19,8 @@ EVERY = 3600.0  # seconds
 MOST_PARENTS = 100
 
 
-async def prune_results(log: RunLog, tiers: Tiers) -> dict[str, int]:
-    """How many were deleted, by store."""
+async def prune_results(log: RunLog, tiers: Tiers) -> dict[str, int | RunwrightError]:
+    """How many were deleted, by store, or why that could not be done."""
 
     async def is_over(run_id: str, whole: bool) -> bool:
         return await _is_over(log, run_id, whole=whole)
