@@ -12,13 +12,14 @@ from runwright.contract import payloads
 from runwright.contract.errors import RunwrightError
 from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.plan import StepClass
-from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode, Mode
+from runwright.contract.playbook import MOST_JUMPS, MOST_VISITS, FailureMode
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.transitions import RunStatus
 
+from .arcs import fired
 from .draft import Draft
 from .ending import completed
-from .expressions import condition_text, fill, fill_anew, is_true, mentioned_names
+from .expressions import fill, fill_anew, is_true
 from .node import Node
 from .offering import Offers
 from .pipeline import check_said, judge, next_label, start_task, task_path
@@ -370,38 +371,8 @@ class Router:
         return found
 
     def _route(self, station: Station, path: str, name: str, scope: dict[str, Any] | RunwrightError) -> None:
-        """Which arcs fire. One without a condition fires when all went well."""
-        route = station.route
-        matched: list[dict[str, Any]] = []
-        selected: list[dict[str, Any]] = []
-        payload: dict[str, Any] = {"mode": route.mode, "matched": matched, "selected": selected}
-        try:
-            if isinstance(scope, RunwrightError):
-                raise scope
-            if route.set_ctx and name != "step.failed":
-                payload["ctx"] = fill(route.set_ctx, scope)
-                scope["ctx"] = {**scope["ctx"], **payload["ctx"]}
-            for arc in route.arcs:
-                if arc.when is None and name == "step.failed":
-                    continue
-                if arc.when is None or _holds(arc.when, scope, station if name == "step.failed" else None):
-                    args = {"args": fill(arc.args, scope)} if arc.args else {}
-                    if arc.set_ctx:
-                        payload["ctx"] = {**payload.get("ctx", {}), **fill(arc.set_ctx, scope)}
-                    matched.append({"step": arc.step} | ({} if arc.when is None else {"when": arc.when}))
-                    selected.append({"step": arc.step, **args})
-                    if route.mode is Mode.EXCLUSIVE:
-                        break
-            check_said("What the arcs of this step pass on", [arc["args"] for arc in selected if "args" in arc])
-            check_said("What this step sets in ctx", payload.get("ctx"))
-        except RunwrightError as error:
-            selected.clear()
-            payload.pop("ctx", None)
-            payload["error"] = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
-        if not selected and route.arcs and self._net.playbook.no_next_is_error and "error" not in payload:
-            message = "None of its arcs matches, and the playbook says that this is an error."
-            payload["error"] = ErrorInfo("NO_NEXT", message, retryable=False, category="plan")
-        self._decider.say("NextEvaluated", path, 1, payload)
+        must_lead_on = self._net.playbook.no_next_is_error
+        self._decider.say("NextEvaluated", path, 1, fired(station, name, scope, must_lead_on=must_lead_on))
 
     # Tokens
 
@@ -497,17 +468,6 @@ class Router:
             return False
         cause = payloads.RootCause(path, *((None, None) if error is None else (error.code, error.message)))
         decider.end_run("RunFailed", payloads.RunEnded(root_cause=cause, error=error, duration_ms=took))
-        return False
-
-
-def _holds(when: str | bool, scope: dict[str, Any], failed: Station | None) -> bool:
-    """Whether an arc's condition does. After a failure there is no result: what asks for it does not hold."""
-    try:
-        return is_true(when, scope)
-    except RunwrightError:
-        asked = mentioned_names(condition_text(when)) if isinstance(when, str) else frozenset[str]()
-        if failed is None or asked.isdisjoint({failed.node.step.step_id, "output"}):
-            raise
         return False
 
 
