@@ -37,7 +37,7 @@ async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str
     async with rw.open_log(keeper_url) as log:
         assert isinstance(log, ValueKeeper)
         with pytest.raises(rw.RunwrightError) as caught:
-            await ValuesWithLog(log).get({"uri": uri})
+            await ValuesWithLog(log).get({"uri": uri}, "default")
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
@@ -46,11 +46,11 @@ async def test_a_damaged_value_is_not_given_back_and_is_healed_by_putting_it_aga
     async with rw.open_log(postgres_url) as log:
         assert isinstance(log, ValueKeeper)
         values = ValuesWithLog(log)
-        await values.put(b"body")
+        await values.put(b"body", "acme")
         reference = {"uri": "result:sha256:230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5"}
-        assert await values.get(reference) == b"body"
+        assert await values.get(reference, "acme") == b"body"
         await log._fetch_value("UPDATE value SET body = 'Body'")
         with pytest.raises(rw.RunwrightError, match="damaged"):
-            await values.get(reference)
-        await values.put(b"body")
-        assert await values.get(reference) == b"body"
+            await values.get(reference, "acme")
+        await values.put(b"body", "acme")
+        assert await values.get(reference, "acme") == b"body"

@@ -63,6 +63,22 @@ def test_the_same_again_is_the_same_artifact(store: ArtifactStore) -> None:
     assert store.put(b"", "report").size_bytes == 0
 
 
+def test_an_artifact_is_its_tenants(store: ArtifactStore, tmp_path: Path, clock: Clock) -> None:
+    default, acme, other = (store.of(tenant) for tenant in ("default", "acme", "other"))
+    refs = [each.put(b"the same bytes", "report") for each in (default, acme)]
+    assert len({ref.uri for ref in refs}) == 2
+    for ref, owner in zip(refs, (default, acme), strict=True):
+        assert owner.get(ref, tmp_path / "copy") == 14
+        assert store.get(ref, tmp_path / "copy") == 14  # whoever has the whole store has all that is in it
+        for stranger in {default, acme, other} - {owner}:
+            with pytest.raises(RunwrightError, match="is not there") as refused:
+                stranger.get(ref.uri, tmp_path / "stolen")
+            assert refused.value.code == "REFERENCE_NOT_AVAILABLE"
+    assert not (tmp_path / "stolen").exists()
+    clock.time += 4 * DAY
+    assert {str(key) for key in store.prune()} == {str(key_of(ref)) for ref in refs}
+
+
 def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: dict[str, Any], tmp_path: Path) -> None:
     ref = store.put(b"as it was", "report")
     store._shelf.put(key_of(ref), _file(tmp_path, b"as it was not"))
@@ -165,15 +181,16 @@ def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
 
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True), st.dates(), st.binary(min_size=32, max_size=32))
 def test_a_key_is_read_as_it_was_written(kind: str, day: Any, digest: bytes) -> None:
-    key = Key(kind, day.isoformat(), digest.hex())
-    assert read_key(f"s3://bucket/some/prefix/{key}") == key
+    for key in (Key(kind, day.isoformat(), digest.hex()), Key(kind, day.isoformat(), digest.hex(), digest[::-1].hex())):
+        assert read_key(f"s3://bucket/some/prefix/{key}") == read_key(str(key)) == key
 
 
 def test_a_folder_is_empty_when_all_is_deleted(tmp_path: Path, clock: Clock) -> None:
     store = ArtifactStore(Folder(tmp_path / "a"), tempfile.NamedTemporaryFile, clock.now, {"x": 1})
     store.put(b"1", "x")
+    store.of("acme").put(b"1", "x")
     clock.time += int(timedelta(days=3).total_seconds() * 1e6)
-    assert len(store.prune()) == 1
+    assert len(store.prune()) == 2
     assert list((tmp_path / "a").iterdir()) == []
 
 

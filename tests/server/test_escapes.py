@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+import runwright as rw
 from runwright.control.audit import AuditFilter
 from server_kit import HELLO, Caller, at, office
 
@@ -106,6 +111,76 @@ async def test_a_hash_in_a_payload_opens_nothing(store: str) -> None:
         await theirs.get(f"{at('theirs')}?wait=30s")
         opened = await theirs.get(f"{at('theirs')}/results/{ref['sha256']}", 404)
         assert opened["code"] == "REFERENCE_NOT_AVAILABLE"
+
+
+BIG = {"plan": "big", "steps": [{"id": "s", "python": {"code": "'x' * 100_000"}}]}
+KEEPS = {"plan": "keeps", "steps": [{"id": "s", "artifact": {"put": "secret.txt"}}]}
+
+
+def told(kind: str, **more: Any) -> dict[str, Any]:
+    """An event of a run of tenant b, as another engine tells it."""
+    return json.loads(msgspec.json.encode(rw.new_event(kind, rw.new_run("told", "p", tenant_id="b"), **more)))
+
+
+async def status(caller: Caller, run_id: str) -> str:
+    return (await caller.get(at(run_id)))["status"]
+
+
+async def test_what_a_tenant_kept_is_not_had_by_its_hash(store: str, tmp_path: Path) -> None:
+    """Not in a plan, not in an event: whoever knows a hash of another tenant and names it has nothing by that."""
+    (tmp_path / "secret.txt").write_text("for our eyes only")
+    async with office(store) as there:
+        ours = await there.somebody("Engineer", tenant="a")
+        theirs = await there.somebody("Engineer", tenant="b", scopes=("events:server", "events:worker"))
+        run_id = await ours.run(KEEPS)
+        (kept,) = (await ours.get(f"{at(run_id)}/artifacts"))["artifacts"]
+        big = await ours.run(BIG)
+        events = (await ours.get(f"{at(big)}/events"))["events"]
+        plan_ref = next(e["payload"]["planRef"] for e in events if e["eventType"] == "RunStarted")
+        value = next(e["payload"]["resultRef"] for e in events if e["eventType"] == "StepCompleted")
+
+        gets = {"plan": "p", "steps": [{"id": "s", "artifact": {"get": kept["artifact"], "to": "stolen.txt"}}]}
+        stolen = await theirs.run(gets)
+        assert (await theirs.get(at(stolen)))["steps"][0]["error"]["code"] == "REFERENCE_NOT_AVAILABLE"
+        assert not (tmp_path / "stolen.txt").exists()
+        runs = {"plan": "p", "steps": [{"id": "s", "plan": {"ref": plan_ref["uri"]}}]}
+        assert (await theirs.post("/v1/runs", {"plan": runs}, 404))["code"] == "PLAN_NOT_FOUND"
+        await theirs.post(
+            "/v1/events",
+            [
+                told("RunStarted", payload={"planRef": {**plan_ref, "planId": "p", "planVersion": "1"}}),
+                told("StepStarted", step_id="s"),
+                told("StepCompleted", step_id="s", payload={"resultRef": value, "artifactRefs": [kept["artifact"]]}),
+            ],
+        )
+        assert (await theirs.get(f"{at('told')}/plan", 404))["code"] == "PLAN_NOT_FOUND"
+        for way in (f"results/{value['sha256']}", "results/s", f"artifacts/{kept['artifact']['sha256']}"):
+            assert (await theirs.get(f"{at('told')}/{way}", 404))["code"] == "REFERENCE_NOT_AVAILABLE", way
+
+        # and all of it is there for its own
+        assert await status(ours, await ours.run(gets)) == await status(ours, await ours.run(runs)) == "COMPLETED"
+        assert (tmp_path / "stolen.txt").read_text() == "for our eyes only"
+        assert (await ours.get(f"{at(big)}/plan"))["metadata"]["planId"] == "big"
+        assert await ours.get(f"{at(big)}/results/{value['sha256']}") == "x" * 100_000
+
+
+async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
+    loop = {"in": [1], "iterator": "n"}
+    playbook = {
+        "apiVersion": "noetl.io/v2",
+        "kind": "Playbook",
+        "metadata": {"name": "book"},
+        "workbook": [{"name": "each", "loop": loop, "tool": {"kind": "noop"}}],
+        "workflow": [{"step": "s", "tool": {"kind": "workbook", "name": "each"}}],
+    }
+    async with office(file_store) as there:
+        ours, theirs = await there.somebody("Engineer", tenant="a"), await there.somebody("Engineer", tenant="b")
+        run_id = await ours.run(playbook)
+        child = next(run for run in (await ours.get("/v1/runs"))["runs"] if run["runId"] != run_id)
+        started = (await ours.get(f"{at(child['runId'])}/events?eventType=RunStarted"))["events"][0]
+        part = {"plan": "p", "steps": [{"id": "s", "plan": {"ref": started["payload"]["planRef"]["uri"]}}]}
+        assert (await theirs.post("/v1/runs", {"plan": part}, 404))["code"] == "PLAN_NOT_FOUND"
+        assert await status(ours, await ours.run(part)) == "COMPLETED"
 
 
 async def test_a_token_that_was_refused_is_no_grant(file_store: str) -> None:

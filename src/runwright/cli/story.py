@@ -181,10 +181,10 @@ async def plan_of_run(log: LogReader, run_id: str) -> ExecutionPlan | None:
     """The plan that a run follows; None if it is not in this store, as with runs of other engines."""
     started = await log.find_event(run_id, "RunStarted")
     reference = None if started is None else read_payload(payloads.RunStarted, started).plan_ref
-    if reference is None:
+    if started is None or reference is None:
         return None
     try:
-        return read_plan(await log.plan(reference.sha256))
+        return read_plan(await log.plan(reference.sha256, started.tenant_id))
     except (RunwrightError, ValueError):  # not kept here, or written by a newer version
         return None
 

@@ -13,6 +13,7 @@ from runwright.contract.clock import Clock, Ids
 from runwright.contract.envelope import decode_event
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.refs import DEFAULT_TENANT
 from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary
 from runwright.contract.timestamps import from_micros, is_utc, to_micros
 from runwright.contract.transitions import ENDED, Enforcement, RunStatus
@@ -221,7 +222,8 @@ class RemoteLog:
         await self.clock.sleep(PAUSE if timeout is None else min(timeout, PAUSE))
         return True
 
-    async def plan(self, sha256: str) -> bytes:
+    async def plan(self, sha256: str, tenant_id: str = DEFAULT_TENANT) -> bytes:
+        del tenant_id  # the run's, as the server knows
         run_id = self._plans.get(sha256)
         if run_id is None:
             raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"No run that was looked at follows the plan {sha256}.")

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from hashlib import sha256 as _sha256
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
+DEFAULT_TENANT = "default"
+
+
+def kept_name(tenant_id: str, sha256: str) -> str:
+    """The name under which content of a tenant is kept. The same bytes of two tenants are two things: who knows the
+    hash of what another keeps, and names it, gets nothing by that."""
+    if tenant_id == DEFAULT_TENANT:
+        return sha256
+    return _sha256(f"{tenant_id}|{sha256}".encode()).hexdigest()
 
 
 class ArtifactRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

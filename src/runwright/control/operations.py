@@ -17,8 +17,8 @@ from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, Step
-from runwright.contract.refs import EngineRun, PlanRef
-from runwright.contract.resultref import ResultAddress, parse_result_address
+from runwright.contract.refs import DEFAULT_TENANT, EngineRun, PlanRef
+from runwright.contract.resultref import parse_result_address
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
@@ -65,7 +65,7 @@ def local_actor() -> Actor:
 class Place(msgspec.Struct, frozen=True):
     """Whose run it is, and where."""
 
-    tenant_id: str = "default"
+    tenant_id: str = DEFAULT_TENANT
     project_id: str = "default"
     environment_id: str = "default"
 
@@ -157,9 +157,9 @@ class Operations:
         """
         merged = merge_params(plan, params or {}, None if parent is None else parent.workload)
         where = msgspec.structs.astuple(place or Place()) if parent is None else parent.run.context[1:4]
-        parts = await self._parts(plan)
+        parts = await self._parts(plan, where[0])
         await self._check_secrets([Part("", "", plan), *parts], SecretContext(where[0], where[2]))
-        sha256, net = await self.engine.plans.keep(plan)
+        sha256, net = await self.engine.plans.keep(plan, where[0])
         report = validation_report(plan, self.engine.provider, EMBEDDED)
         self.engine.check_stores(net)
         version = plan.metadata.plan_version or sha256
@@ -220,7 +220,7 @@ class Operations:
     async def start_child(self, run_id: str, work: Work, parent: RunIdentity) -> None:
         """Start the run that a step is, or take it up. A second attempt goes on where the one before it failed."""
         context = work.context
-        net = await self.engine.plans.net(hash_in(work.inputs.ref))
+        net = await self.engine.plans.net(hash_in(work.inputs.ref), parent.tenant_id)
         files = await self._files_of(parent.run_id)
         inherited = context.workload if work.inputs.inherit else None
         fork = None
@@ -248,7 +248,9 @@ class Operations:
         fork, before = await self._fork(row, net, None, force=False)
         return fork if before == params else None
 
-    async def _parts(self, plan: ExecutionPlan, step_id: str = "", seen: set[str] | None = None) -> list[Part]:
+    async def _parts(
+        self, plan: ExecutionPlan, tenant_id: str, step_id: str = "", seen: set[str] | None = None
+    ) -> list[Part]:
         """All plans that steps of this one are runs of, each once, and in the plan store."""
         parts: list[Part] = []
         seen = set() if seen is None else seen
@@ -256,22 +258,22 @@ class Operations:
             if work.kind != SUB_PLAN:
                 continue
             name = f"{step_id}/{work.name}".lstrip("/")
-            child = await self._sub_plan(str(work.inputs["ref"]), name)
+            child = await self._sub_plan(str(work.inputs["ref"]), tenant_id, name)
             given: Any = work.inputs.get("params") or {}
             if not is_open(given):
                 check_params(child, given, f"Step {name!r}: ", later=is_open)
             sha256 = hash_in(str(work.inputs["ref"]))
             if sha256 not in seen:
                 seen.add(sha256)
-                parts += [Part(name, sha256, child), *await self._parts(child, name, seen)]
+                parts += [Part(name, sha256, child), *await self._parts(child, tenant_id, name, seen)]
         return parts
 
-    async def _sub_plan(self, ref: str, step_id: str) -> ExecutionPlan:
+    async def _sub_plan(self, ref: str, tenant_id: str, step_id: str) -> ExecutionPlan:
         if (read := known(hash_in(ref))) is not None:
-            await self.engine.plans.keep(read.plan)
+            await self.engine.plans.keep(read.plan, tenant_id)
             return read.plan
         try:
-            return (await self.engine.plans.net(hash_in(ref))).plan
+            return (await self.engine.plans.net(hash_in(ref), tenant_id)).plan
         except RunwrightError as error:
             if error.code != ErrorCode.PLAN_NOT_FOUND:
                 raise
@@ -342,8 +344,11 @@ class Operations:
 
     async def result(self, run_id: str, step_id: str) -> Any:
         """What a step gave back, or the task of a playbook that the address names."""
+        run = (await self.log.find_run(run_id)).identity
         if (address := parse_result_address(step_id)) is not None:
-            return await resolve(self.log, self.engine.results, step_id, (await self._own(run_id, address)).tenant_id)
+            if address.run_id != run_id:
+                raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, "That is the address of another run's result.")
+            return await resolve(self.log, self.engine.results, step_id, run.tenant_id)
         snapshot = await self.log.snapshot(run_id)
         step = next((step for step in snapshot.steps if step.step_id == step_id), None)
         if step is None:
@@ -352,17 +357,12 @@ class Operations:
             record = await self.log.find_event(run_id, event_type, step_id, step.logical_attempt_id)
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
-                value = record.payload.get("result") if reference is None else await self._fetch(run_id, reference)
-                return [await self._gathered(run_id, part) for part in value] if step.iterations and value else value
+                value = record.payload.get("result") if reference is None else await self._fetch(run, reference)
+                return [await self._gathered(run, part) for part in value] if step.iterations and value else value
         raise RunwrightError(
             ErrorCode.STEP_NOT_TERMINAL,
             f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
         )
-
-    async def _own(self, run_id: str, address: ResultAddress) -> RunIdentity:
-        if address.run_id != run_id:
-            raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, "That is the address of another run's result.")
-        return (await self.log.find_run(run_id)).identity
 
     async def run_result(self, run_id: str) -> Any:
         """What the run as a whole gave back: the plan says what that is."""
@@ -382,18 +382,16 @@ class Operations:
                 return values.result()
             except Missing as missing:
                 for digest, ref in missing.refs.items():
-                    values.at_hand.add(digest, await self._fetch(run_id, ref), 0)
+                    values.at_hand.add(digest, await self._fetch(row.identity, ref), 0)
 
-    async def _fetch(self, run_id: str, reference: dict[str, Any]) -> Any:
-        return msgspec.json.decode(await self.engine.results.get(run_id, reference))
+    async def _fetch(self, run: RunIdentity, reference: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self.engine.results.get(run, reference))
 
-    async def _gathered(self, run_id: str, part: Any) -> Any:
+    async def _gathered(self, run: RunIdentity, part: Any) -> Any:
         stored = part_of(part)
         if stored is None:
             return part
-        return (
-            msgspec.json.decode(stored.raw or b"null") if stored.ref is None else await self._fetch(run_id, stored.ref)
-        )
+        return msgspec.json.decode(stored.raw or b"null") if stored.ref is None else await self._fetch(run, stored.ref)
 
     # Signals
 

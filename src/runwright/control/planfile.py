@@ -47,25 +47,28 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
     make_importable(str(file.parent))
     kinds = all_tools() if tools is None else tools
     loaded = _in_circle_once(str(file), lambda: load_plan_file(path, kinds, link=_link(file.parent, tools)))
-    remember(loaded.plan, str(file))
-    return loaded
+    return _remember(loaded, str(file))
 
 
 def read_data(document: Mapping[str, Any], tools: Mapping[str, Tool] | None = None) -> Loaded:
     """A plan that is data already. Files that it names are looked for in the working folder."""
     loaded = plan_from_dict(document, all_tools() if tools is None else tools, link=_link(Path.cwd(), tools))
-    remember(loaded.plan)
+    return _remember(loaded)
+
+
+def _remember(loaded: Loaded, file: str | None = None) -> Loaded:
+    for part in loaded.parts:
+        remember(part)
+    remember(loaded.plan, file)
     return loaded
 
 
 def read_sent(document: Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> Loaded:
-    """A plan that came from elsewhere, as data or as YAML. Files on this machine are none of its business."""
+    """A plan that came from elsewhere, as data or as YAML: its tenant's, not this process's, so it is not kept in mind,
+    and files on this machine are none of its business."""
     if isinstance(document, str):
-        loaded = load_plan(document, kinds=tools, link=_no_files)
-    else:
-        loaded = plan_from_dict(document, tools, link=_no_files)
-    remember(loaded.plan)
-    return loaded
+        return load_plan(document, kinds=tools, link=_no_files)
+    return plan_from_dict(document, tools, link=_no_files)
 
 
 def _no_files(path: str) -> str:

@@ -38,7 +38,7 @@ class EmbeddedWorkflowEngine(IWorkflowEngine):
                 ErrorCode.CAPABILITY_NOT_SUPPORTED, f"This engine is {provider}, not {context.target_adapter}."
             )
         check_schema_version(plan_ref.schema_version)
-        plan = (await self._operations.engine.plans.net(plan_ref.sha256)).plan
+        plan = (await self._operations.engine.plans.net(plan_ref.sha256, context.tenant_id)).plan
         version = plan.metadata.plan_version or plan_ref.sha256
         if (plan.plan_id, version) != (plan_ref.plan_id, plan_ref.plan_version):
             raise RunwrightError(

@@ -12,6 +12,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.keys import key_bytes
 from runwright.contract.plan import content_hash
+from runwright.contract.refs import DEFAULT_TENANT, kept_name
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement
@@ -341,13 +342,13 @@ class RunLog(Checking):
                         low[shard] = middle[shard] + 1
         return ".".join(str(max(0, pos - 1)) for pos in low)
 
-    async def keep_plan(self, sha256: str, body: bytes) -> None:
-        """Keep a plan's bytes under the hash of their content."""
-        await self._put_plan(sha256, body)
+    async def keep_plan(self, sha256: str, body: bytes, tenant_id: str = DEFAULT_TENANT) -> None:
+        """Keep a plan's bytes for a tenant, under the hash of their content."""
+        await self._put_plan(kept_name(tenant_id, sha256), body)
 
-    async def plan(self, sha256: str) -> bytes:
-        """A plan's bytes, proved to be what the hash says."""
-        body = await self._get_plan(sha256)
+    async def plan(self, sha256: str, tenant_id: str = DEFAULT_TENANT) -> bytes:
+        """The bytes of a tenant's plan, proved to be what the hash says."""
+        body = await self._get_plan(kept_name(tenant_id, sha256))
         if body is None:
             raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"The plan {sha256} is not in this store.")
         if content_hash(body) != sha256:

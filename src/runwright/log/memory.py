@@ -320,17 +320,17 @@ class MemoryLog(RunLog):
         found = self._by_key[run_key - 1].by_key.get(key)
         return None if found is None else found.run_seq
 
-    async def _put_plan(self, sha256: str, body: bytes) -> None:
-        self._plans.setdefault(sha256, body)
+    async def _put_plan(self, name: str, body: bytes) -> None:
+        self._plans.setdefault(name, body)
 
-    async def _get_plan(self, sha256: str) -> bytes | None:
-        return self._plans.get(sha256)
+    async def _get_plan(self, name: str) -> bytes | None:
+        return self._plans.get(name)
 
-    async def keep_value(self, sha256: str, body: bytes) -> None:
-        self._values.setdefault(sha256, body)
+    async def keep_value(self, name: str, body: bytes) -> None:
+        self._values.setdefault(name, body)
 
-    async def value(self, sha256: str) -> bytes | None:
-        return self._values.get(sha256)
+    async def value(self, name: str) -> bytes | None:
+        return self._values.get(name)
 
     @property
     def desk(self) -> Desk:

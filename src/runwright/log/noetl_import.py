@@ -16,6 +16,7 @@ from runwright.contract.noetl import rendered
 from runwright.contract.noetl_read import TELLING, Incoming, NoetlReader
 from runwright.contract.noetl_rest import REST
 from runwright.contract.paths import EntityPath
+from runwright.contract.refs import DEFAULT_TENANT
 from runwright.contract.transitions import Enforcement
 
 from .judge import NOT_ATTEMPTED
@@ -34,7 +35,7 @@ IMPLIED_START = "playbook.started"
 class Home(msgspec.Struct, frozen=True):
     """Where runs from elsewhere belong; their events do not say."""
 
-    tenant_id: str = "default"
+    tenant_id: str = DEFAULT_TENANT
     project_id: str = "default"
     environment_id: str = "default"
     plan_id: str = "noetl"

@@ -14,6 +14,7 @@ from runwright.contract.envelope import MAX_PAYLOAD_BYTES
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import NO_PAYLOAD, RunEventWrite, RunIdentity
 from runwright.contract.keys import idempotency_key
+from runwright.contract.refs import DEFAULT_TENANT
 from runwright.contract.timestamps import from_micros
 
 from .base import RunLog
@@ -123,7 +124,7 @@ def new_run(
     plan_id: str,
     plan_version: str = "1",
     *,
-    tenant_id: str = "default",
+    tenant_id: str = DEFAULT_TENANT,
     project_id: str = "default",
     environment_id: str = "default",
 ) -> RunIdentity:

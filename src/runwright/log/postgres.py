@@ -344,17 +344,17 @@ class PostgresLog(RunLog):
     async def _seq_of(self, run_key: int, entity: str, key: bytes) -> int | None:
         return await self._fetch_value(self._sql["find_seq"], run_key, entity, key)
 
-    async def _put_plan(self, sha256: str, body: bytes) -> None:
-        await self._fetch("put_plan", sha256, body)
+    async def _put_plan(self, name: str, body: bytes) -> None:
+        await self._fetch("put_plan", name, body)
 
-    async def _get_plan(self, sha256: str) -> bytes | None:
-        return await self._fetch_value(self._sql["get_plan"], sha256)
+    async def _get_plan(self, name: str) -> bytes | None:
+        return await self._fetch_value(self._sql["get_plan"], name)
 
-    async def keep_value(self, sha256: str, body: bytes) -> None:
-        await self._fetch("put_value", sha256, body)
+    async def keep_value(self, name: str, body: bytes) -> None:
+        await self._fetch("put_value", name, body)
 
-    async def value(self, sha256: str) -> bytes | None:
-        return await self._fetch_value(self._sql["get_value"], sha256)
+    async def value(self, name: str) -> bytes | None:
+        return await self._fetch_value(self._sql["get_value"], name)
 
     @property
     def desk(self) -> Desk:

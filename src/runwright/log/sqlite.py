@@ -306,11 +306,11 @@ class SqliteLog(RunLog):
         row = await self._read(lambda cursor: cursor.execute(sql, (run_key, entity, key)).fetchone())
         return None if row is None else row[0]
 
-    async def _put_plan(self, sha256: str, body: bytes) -> None:
-        await self._call(lambda writer: writer.execute("put_plan", (sha256, body)))
+    async def _put_plan(self, name: str, body: bytes) -> None:
+        await self._call(lambda writer: writer.execute("put_plan", (name, body)))
 
-    async def _get_plan(self, sha256: str) -> bytes | None:
-        row = await self._read(lambda cursor: cursor.execute(self._sql["get_plan"], (sha256,)).fetchone())
+    async def _get_plan(self, name: str) -> bytes | None:
+        row = await self._read(lambda cursor: cursor.execute(self._sql["get_plan"], (name,)).fetchone())
         return None if row is None else row[0]
 
     @property

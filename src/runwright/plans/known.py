@@ -27,17 +27,22 @@ _known: OrderedDict[str, Known] = OrderedDict()
 
 
 def remember(plan: ExecutionPlan, file: str | None = None, code: dict[str, str] | None = None) -> str:
-    """Keep a plan in mind; gives back the reference by which others name it."""
-    sha256 = content_hash(plan_body(plan))
+    """Keep a plan of this process's own in mind; gives back the reference by which others name it."""
+    ref = ref_of(plan)
+    sha256 = hash_in(ref)
     _known[sha256] = Known(plan, file, code)
     _known.move_to_end(sha256)
     if len(_known) > MOST:
         _known.popitem(last=False)
-    return f"{_SCHEME}{sha256}"
+    return ref
 
 
 def known(sha256: str) -> Known | None:
     return _known.get(sha256)
+
+
+def ref_of(plan: ExecutionPlan) -> str:
+    return f"{_SCHEME}{content_hash(plan_body(plan))}"
 
 
 def hash_in(ref: str) -> str:

@@ -36,7 +36,7 @@ def load_plan(source: bytes | str, *, name: str = "plan", kinds: Kinds, link: Li
     plan = _read(document.data, kinds, findings, link)
     if plan is None or document.noted:
         raise PlanInvalid(document.problems(findings.errors))
-    return Loaded(plan, tuple(document.problems(findings.warnings)))
+    return Loaded(plan, tuple(document.problems(findings.warnings)), tuple(findings.parts))
 
 
 def load_plan_file(path: FilePath, kinds: Kinds, link: Link | None = None) -> Loaded:
@@ -59,7 +59,7 @@ def plan_from_dict(document: Mapping[str, Any], kinds: Kinds, name: str = "plan"
     plan = _read(data, kinds, findings, link)
     if plan is None:
         raise PlanInvalid(data_problems(name, findings.errors))
-    return Loaded(plan, tuple(data_problems(name, findings.warnings)))
+    return Loaded(plan, tuple(data_problems(name, findings.warnings)), tuple(findings.parts))
 
 
 def _read(data: Any, kinds: Kinds, findings: Findings, link: Link | None) -> ExecutionPlan | None:

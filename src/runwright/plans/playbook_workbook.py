@@ -13,7 +13,7 @@ from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata, Step
 from runwright.contract.playbook import Playbook
 
 from .fields import Fields
-from .known import remember
+from .known import ref_of
 from .parts import make_part
 from .problems import PLAN, Findings, Path
 
@@ -110,4 +110,5 @@ class Workbook:
             steps=(step,),
             playbook=Playbook(entry=name, final_step=name),
         )
-        return remember(plan)
+        self._findings.parts.append(plan)
+        return ref_of(plan)

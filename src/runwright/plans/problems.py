@@ -42,6 +42,8 @@ class Problem(msgspec.Struct, frozen=True):
 class Loaded(msgspec.Struct, frozen=True):
     plan: ExecutionPlan
     warnings: tuple[Problem, ...] = ()
+    parts: tuple[ExecutionPlan, ...] = ()
+    """Plans that were made of parts of it, and that steps of it are runs of."""
 
 
 class PlanInvalid(RunwrightError):
@@ -72,6 +74,7 @@ class Findings:
     def __init__(self) -> None:
         self.errors: list[Finding] = []
         self.warnings: list[Finding] = []
+        self.parts: list[ExecutionPlan] = []
 
     def error(self, path: Path, code: ErrorCode, sentence: str, *, on_key: bool = False) -> None:
         self.errors.append(Finding(path, code, sentence, on_key))

@@ -17,8 +17,8 @@ LARGE = 2000  # steps
 class PlanKeeper(Protocol):
     """Where the bytes are: the log's store has a table for them, apart from the log itself."""
 
-    async def keep_plan(self, sha256: str, body: bytes) -> None: ...
-    async def plan(self, sha256: str) -> bytes: ...
+    async def keep_plan(self, sha256: str, body: bytes, tenant_id: str = ...) -> None: ...
+    async def plan(self, sha256: str, tenant_id: str = ...) -> bytes: ...
 
 
 class PlanStore:
@@ -26,26 +26,26 @@ class PlanStore:
         self._keeper = keeper
         self._store = store
         self.queue_of = queue_of
-        self._nets: OrderedDict[str, Net] = OrderedDict()
+        self._nets: OrderedDict[tuple[str, str], Net] = OrderedDict()
 
-    async def keep(self, plan: ExecutionPlan) -> tuple[str, Net]:
-        """Store a plan; gives back its hash and its net."""
+    async def keep(self, plan: ExecutionPlan, tenant_id: str) -> tuple[str, Net]:
+        """Store a plan of a tenant; gives back its hash and its net."""
         body = plan_body(plan)
         sha256 = content_hash(body)
-        net = self._nets.get(sha256)
+        net = self._nets.get((tenant_id, sha256))
         if net is None:
-            await self._keeper.keep_plan(sha256, body)
-            net = self._remember(sha256, await self._net(read_plan(body)))  # as whoever takes the run up will find it
+            await self._keeper.keep_plan(sha256, body, tenant_id)
+            net = await self._remember(tenant_id, sha256, body)  # as whoever takes the run up will find it
         return sha256, net
 
-    async def net(self, sha256: str) -> Net:
-        known = self._nets.get(sha256)
+    async def net(self, sha256: str, tenant_id: str) -> Net:
+        known = self._nets.get((tenant_id, sha256))
         if known is not None:
             return known
-        return self._remember(sha256, await self._net(read_plan(await self._keeper.plan(sha256))))
+        return await self._remember(tenant_id, sha256, await self._keeper.plan(sha256, tenant_id))
 
-    def _remember(self, sha256: str, net: Net) -> Net:
-        self._nets[sha256] = net
+    async def _remember(self, tenant_id: str, sha256: str, body: bytes) -> Net:
+        net = self._nets[tenant_id, sha256] = await self._net(read_plan(body))
         while len(self._nets) > CACHED:
             self._nets.popitem(last=False)
         return net

@@ -2,7 +2,8 @@
 
 An artifact lies under `<kind>/<day>/<SHA-256>`: the day is the first on which it may be deleted, or `kept`. So two
 steps that make the same file make one artifact, its content can be checked whenever it is read, and deleting what
-has expired needs no index, only the names.
+has expired needs no index, only the names. Each tenant but the default one has a folder of its own for them: to name
+the address of another's opens nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, Self
 
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.refs import ArtifactRef
+from runwright.contract.refs import DEFAULT_TENANT, ArtifactRef
 
 KEPT = "kept"
 ANY_KIND = "default"
@@ -28,7 +30,9 @@ BLOCK = 1024 * 1024
 
 _numbers = itertools.count()
 _KIND = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_KEY = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9._-]{0,63})/(kept|\d{4}-\d\d-\d\d)/([0-9a-f]{64})", re.ASCII)
+_KEY = re.compile(
+    r"(?:.*?/)??(?:tenants/([0-9a-f]{64})/)?([a-z0-9][a-z0-9._-]{0,63})/(kept|\d{4}-\d\d-\d\d)/([0-9a-f]{64})", re.ASCII
+)
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -37,15 +41,18 @@ class Key(msgspec.Struct, frozen=True):
     kind: str
     day: str
     sha256: str
+    tenant: str | None = None
+    """Whose it is, as a hash; none: the default tenant's."""
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.day}/{self.sha256}"
+        folder = "" if self.tenant is None else f"tenants/{self.tenant}/"
+        return f"{folder}{self.kind}/{self.day}/{self.sha256}"
 
 
 def read_key(text: str) -> Key | None:
     """The key that an address or a path ends in."""
     match = _KEY.fullmatch(text)
-    return None if match is None else Key(match[1], match[2], match[3])
+    return None if match is None else Key(match[2], match[3], match[4], match[1])
 
 
 class Shelf(Protocol):
@@ -83,6 +90,15 @@ class ArtifactStore:
         self._scratch = scratch
         self._now = now
         self._retention = retention or {}
+        self._tenant: str | None = None
+        self._is_whole = True
+
+    def of(self, tenant_id: str) -> Self:
+        """The store as a tenant sees it. As it is, it gives out what is anybody's."""
+        seen = copy(self)
+        seen._tenant = None if tenant_id == DEFAULT_TENANT else hashlib.sha256(tenant_id.encode()).hexdigest()
+        seen._is_whole = False
+        return seen
 
     def put(self, source: Path | bytes, kind: str) -> ArtifactRef:
         """Keep a file, or bytes. The same again costs nothing."""
@@ -94,7 +110,7 @@ class ArtifactStore:
         expires = self._expires(kind)
         with self._scratch() as draft:
             digest, size = _copy(source, draft)
-            key = Key(kind, KEPT if expires is None else expires.isoformat(), digest)
+            key = Key(kind, KEPT if expires is None else expires.isoformat(), digest, self._tenant)
             draft.flush()
             try:
                 if not self._shelf.has(key):
@@ -108,6 +124,8 @@ class ArtifactStore:
         """Write an artifact to a file, and give back its size. What has changed since it was made is refused."""
         uri, wanted = (ref, None) if isinstance(ref, str) else (ref.uri, ref.sha256)
         key = read_key(uri)
+        if key is not None and key.tenant != self._tenant and not self._is_whole:
+            raise _gone(f"{uri} is not there")  # in the words for what never was
         if key is None or (wanted is not None and wanted != key.sha256):
             raise _gone(f"{uri!r} is not the address of an artifact")
         draft = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}")  # others may fetch to it as well
@@ -196,7 +214,7 @@ class Folder:
                 yield block
 
     def all(self) -> Iterator[Key]:
-        for path in sorted(self._folder.glob("*/*/*")):
+        for path in sorted([*self._folder.glob("*/*/*"), *self._folder.glob("tenants/*/*/*/*")]):
             key = read_key(path.relative_to(self._folder).as_posix())
             if key is not None:
                 yield key
@@ -204,7 +222,7 @@ class Folder:
     def delete(self, key: Key) -> None:
         path = self._folder / str(key)
         path.unlink(missing_ok=True)
-        for folder in (path.parent, path.parent.parent):
+        for folder in list(path.parents)[: str(key).count("/")]:
             try:
                 folder.rmdir()
             except OSError:

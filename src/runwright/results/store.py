@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.refs import DEFAULT_TENANT, kept_name
 
 _URI = re.compile(r"result:sha256:([0-9a-f]{64})", re.ASCII)
 _numbers = itertools.count()
@@ -23,11 +24,11 @@ class ResultStore:
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
 
-    def put(self, body: bytes) -> dict[str, Any]:
-        """Keep this. Once it returns the bytes are durable; the same bytes are written only once."""
+    def put(self, body: bytes, tenant_id: str = DEFAULT_TENANT) -> dict[str, Any]:
+        """Keep this for a tenant. Once it returns the bytes are durable; the same bytes are written only once."""
         name = hashlib.sha256(body).hexdigest()
         try:
-            self._keep(name, body)
+            self._keep(kept_name(tenant_id, name), body)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise RunwrightError(
@@ -36,10 +37,11 @@ class ResultStore:
             ) from error
         return {"uri": f"result:sha256:{name}", "sha256": name, "sizeBytes": len(body)}
 
-    def get(self, ref: Mapping[str, Any]) -> bytes:
-        """The bytes that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they were."""
+    def get(self, ref: Mapping[str, Any], tenant_id: str = DEFAULT_TENANT) -> bytes:
+        """The bytes of a tenant that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they
+        were."""
         name = name_in(ref)
-        path = self._path(name)
+        path = self._path(kept_name(tenant_id, name))
         try:
             body = path.read_bytes()
         except FileNotFoundError:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
+from runwright.contract.events import RunIdentity
+from runwright.contract.refs import kept_name
 from runwright.core.keeping import Spot
 
 from .store import ResultStore, name_in, not_available
@@ -14,12 +16,13 @@ from .tiers import Tiers
 
 
 class Values(Protocol):
-    async def put(self, body: bytes) -> None:
-        """Keep this; once it returns it is durable. The same bytes are kept once."""
+    async def put(self, body: bytes, tenant_id: str) -> None:
+        """Keep this for a tenant; once it returns it is durable. The same bytes are kept once."""
         ...
 
-    async def get(self, ref: Mapping[str, Any]) -> bytes:
-        """The bytes that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they were."""
+    async def get(self, ref: Mapping[str, Any], tenant_id: str) -> bytes:
+        """The bytes of a tenant that a reference names. REFERENCE_NOT_AVAILABLE where they are gone or not what they
+        were."""
         ...
 
 
@@ -27,8 +30,8 @@ class Values(Protocol):
 class ValueKeeper(Protocol):
     """A log whose store has a place for values."""
 
-    async def keep_value(self, sha256: str, body: bytes) -> None: ...
-    async def value(self, sha256: str) -> bytes | None: ...
+    async def keep_value(self, name: str, body: bytes) -> None: ...
+    async def value(self, name: str) -> bytes | None: ...
 
 
 class KeptValues:
@@ -38,40 +41,40 @@ class KeptValues:
         self._values = values
         self.tiers = tiers
 
-    async def put(self, where: str | Spot, body: bytes) -> None:
+    async def put(self, run: RunIdentity, where: str | Spot, body: bytes) -> None:
         if isinstance(where, str):
-            await self._values.put(body)
+            await self._values.put(body, run.tenant_id)
         else:
             await self.tiers.put(where, body)
 
-    async def get(self, run_id: str, ref: Mapping[str, Any]) -> bytes:
+    async def get(self, run: RunIdentity, ref: Mapping[str, Any]) -> bytes:
         """What a reference in this run's log names."""
         if ref.get("kind") == "result_ref":
-            return await self.tiers.get(run_id, ref)
-        return await self._values.get(ref)
+            return await self.tiers.get(run.run_id, ref)
+        return await self._values.get(ref, run.tenant_id)
 
 
 class ValuesInFiles:
     def __init__(self, files: ResultStore) -> None:
         self._files = files
 
-    async def put(self, body: bytes) -> None:
-        await asyncio.to_thread(self._files.put, body)
+    async def put(self, body: bytes, tenant_id: str) -> None:
+        await asyncio.to_thread(self._files.put, body, tenant_id)
 
-    async def get(self, ref: Mapping[str, Any]) -> bytes:
-        return await asyncio.to_thread(self._files.get, ref)
+    async def get(self, ref: Mapping[str, Any], tenant_id: str) -> bytes:
+        return await asyncio.to_thread(self._files.get, ref, tenant_id)
 
 
 class ValuesWithLog:
     def __init__(self, keeper: ValueKeeper) -> None:
         self._keeper = keeper
 
-    async def put(self, body: bytes) -> None:
-        await self._keeper.keep_value(sha256(body).hexdigest(), body)
+    async def put(self, body: bytes, tenant_id: str) -> None:
+        await self._keeper.keep_value(kept_name(tenant_id, sha256(body).hexdigest()), body)
 
-    async def get(self, ref: Mapping[str, Any]) -> bytes:
+    async def get(self, ref: Mapping[str, Any], tenant_id: str) -> bytes:
         name = name_in(ref)
-        body = await self._keeper.value(name)
+        body = await self._keeper.value(kept_name(tenant_id, name))
         if body is None:
             raise not_available(f"The result {name[:12]}… is not in the store")
         if sha256(body).hexdigest() != name:

@@ -212,7 +212,7 @@ class RunDriver:
         for where, body in blobs.items():
             while True:
                 try:
-                    await self.engine.results.put(where, body)
+                    await self.engine.results.put(self.run, where, body)
                     break
                 except RunwrightError as error:
                     logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error, extra=self.about)

@@ -308,6 +308,7 @@ class Launcher:
         path, attempt = running.path, running.attempt
         mask = None if running.mask is None else running.mask.data
         output = self._engine.step_logs.writer(run_id, path, attempt, mask)
+        store = self._engine.artifacts
         return StepContext(
             run_id=run_id,
             step_id=path,
@@ -318,7 +319,7 @@ class Launcher:
             end_output=output.close,
             save=partial(self._save, path, attempt, running.mask),
             secrets={name: secrets[name] for name in running.node.step.secret_refs},
-            artifacts=None if self._engine.artifacts is None else _Shelf(self._engine.artifacts, running.artifacts),
+            artifacts=None if store is None else _Shelf(store, self._driver.run.tenant_id, running.artifacts),
             iteration=decider.iteration(path) if running.lane is Lane.RUN else None,
             workload=decider.work.params if running.lane is Lane.RUN else None,
             resolve=self._resolve if self._driver.net.routes is not None else None,
@@ -446,7 +447,7 @@ class Launcher:
         is_away = False
         for digest, ref in missing.items():
             try:
-                body = await self._engine.results.get(run_id, ref)
+                body = await self._engine.results.get(self._driver.run, ref)
                 decider.values.at_hand.add(digest, msgspec.json.decode(body), len(body))
             except RunwrightError as error:
                 if digest in decider.missing and (error.facts.get("passing") or error.code in STORE_CODES_TO_WAIT_FOR):
@@ -464,12 +465,15 @@ class Launcher:
 class _Shelf:
     """The store for artifacts, as one step sees it: what it keeps is noted."""
 
-    def __init__(self, store: ArtifactStore, kept: list[ArtifactRef]) -> None:
+    def __init__(self, store: ArtifactStore, tenant_id: str, kept: list[ArtifactRef]) -> None:
         self._store = store
+        self._tenant_id = tenant_id
         self._kept = kept
-        self.fetch = store.get
 
     def keep(self, source: Path | bytes, kind: str) -> ArtifactRef:
-        ref = self._store.put(source, kind)
+        ref = self._store.of(self._tenant_id).put(source, kind)
         self._kept.append(ref)
         return ref
+
+    def fetch(self, ref: ArtifactRef | str, target: Path) -> int:
+        return self._store.of(self._tenant_id).get(ref, target)

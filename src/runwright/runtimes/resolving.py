@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from runwright.contract.events import RunIdentity
 from runwright.contract.resultref import ResultAddress, parse_result_address
 from runwright.core.playwork import ended_of
 from runwright.log.base import RunLog
@@ -16,7 +17,7 @@ from runwright.results.values import KeptValues
 _ENDS = ("TaskAttemptDone", "TaskDone", "TaskAttemptFailed", "TaskFailed")
 
 
-async def result_at(log: RunLog, results: KeptValues, address: ResultAddress) -> Any:
+async def _result_at(log: RunLog, results: KeptValues, run: RunIdentity, address: ResultAddress) -> Any:
     """What the attempt that an address names came to. Its log says where that is, not whoever asks."""
     for event_type in _ENDS:
         record = await log.find_event(address.run_id, event_type, str(address.place), address.attempt)
@@ -24,13 +25,13 @@ async def result_at(log: RunLog, results: KeptValues, address: ResultAddress) ->
             continue
         stored = ended_of(record).result
         if stored.ref is not None:
-            return msgspec.json.decode(await results.get(address.run_id, stored.ref))
+            return msgspec.json.decode(await results.get(run, stored.ref))
         return None if stored.raw is None else msgspec.json.decode(stored.raw)
     raise not_available(f"Run {address.run_id!r} has no such result")
 
 
 async def resolve(log: RunLog, results: KeptValues, ref: Any, tenant_id: str) -> Any:
-    """The same for a reference, or the text of one; only of runs of this tenant."""
+    """The result of a task that a reference names, or the text of one; only of runs of this tenant."""
     text: Any = ref.get("ref") if isinstance(ref, dict) else ref  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     address = parse_result_address(text) if isinstance(text, str) else None
     if address is None:
@@ -38,4 +39,4 @@ async def resolve(log: RunLog, results: KeptValues, ref: Any, tenant_id: str) ->
     row = await run_or_none(log, address.run_id)
     if row is None or row.identity.tenant_id != tenant_id:
         raise not_available(f"There is no run {address.run_id!r}")
-    return await result_at(log, results, address)
+    return await _result_at(log, results, row.identity, address)

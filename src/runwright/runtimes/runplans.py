@@ -56,7 +56,7 @@ class RunPlans:
         if started.source is not None:
             make_importable(str(Path(started.source).parent))  # where the run's own process found its modules
         try:
-            return await self._plans.net(started.plan_ref.sha256), started
+            return await self._plans.net(started.plan_ref.sha256, run.tenant_id), started
         except RunwrightError as error:
             if error.code == ErrorCode.PLAN_INTEGRITY_VALIDATION_FAILED:
                 alert = Alert(code=error.code, severity="P1", detail=error.detail, run_id=run.run_id)

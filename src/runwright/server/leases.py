@@ -375,7 +375,7 @@ async def keep_artifact(
         with file.open("wb") as target:
             async for part in request.stream():
                 await asyncio.to_thread(target.write, part)
-        ref = await asyncio.to_thread(store.put, file, kind)
+        ref = await asyncio.to_thread(store.of(task.tenant_id).put, file, kind)
     await call.service.desks.table.keep(task.task_id, task.lease_no, ref)
     return answer(ref, status=201)
 
@@ -406,7 +406,7 @@ async def fetch_artifact(
         raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"No step of this run made {data.uri[:200]!r}.")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "artifact"
-        await asyncio.to_thread(store.get, found, file)
+        await asyncio.to_thread(store.of(task.tenant_id).get, found, file)
         body = await asyncio.to_thread(file.read_bytes)
     return Response(body, media_type="application/octet-stream")
 

@@ -270,7 +270,7 @@ async def get_artifact(call: Asking, runId: RunId, sha256: FromPath[str], asked:
         return known
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "artifact"
-        await asyncio.to_thread(store.get, refs[0], file)
+        await asyncio.to_thread(store.of(row.identity.tenant_id).get, refs[0], file)
         body = await asyncio.to_thread(file.read_bytes)
     return Response(body, media_type="application/octet-stream", headers=headers)
 
@@ -293,7 +293,7 @@ async def get_result(call: Asking, runId: RunId, ref: FromPath[str | None] = Non
     if digest is None:
         return answer(await call.operations.result(run_id, name))
     reference = await _reference(call, run_id, digest[1])
-    body = await call.service.operations.engine.results.get(run_id, reference)
+    body = await call.service.operations.engine.results.get(row.identity, reference)
     return answer(body, headers={"cache-control": IMMUTABLE})
 
 

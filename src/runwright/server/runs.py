@@ -15,6 +15,7 @@ from litestar.params import FromQuery, HeaderParameter, JSONBody, PathParameter,
 from runwright.contract.engine import EmbeddedRunRef, RunStatusSnapshot
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
+from runwright.contract.refs import DEFAULT_TENANT
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.access import Act, check_tenant
@@ -62,7 +63,7 @@ async def start_run(
     key: Annotated[str | None, HeaderParameter(name="Idempotency-Key", max_length=512)] = None,
 ) -> Response[StartedRun]:
     context = data.context
-    tenant_id = context.tenant_id or call.actor.tenant_id or "default"
+    tenant_id = context.tenant_id or call.actor.tenant_id or DEFAULT_TENANT
     call.run_id = context.run_id
     call.permit(Act.START, tenant_id=tenant_id, run_id=context.run_id)
     try:
@@ -78,7 +79,7 @@ async def start_run(
     plan, parts = await asyncio.to_thread(_read, call, data)
     await _check_plans(call, [plan, *parts], tenant_id)
     for part in parts:
-        await call.service.operations.engine.plans.keep(part)
+        await call.service.operations.engine.plans.keep(part, tenant_id)
     place = Place(tenant_id, context.project_id, context.environment_id)
     await call.act(Act.START, tenant_id=tenant_id, run_id=context.run_id, planId=plan.plan_id)
     run_id, created = await call.operations.begin(
@@ -100,7 +101,8 @@ def _read(call: Call, data: StartRun) -> tuple[ExecutionPlan, list[ExecutionPlan
         tools = {**tools, PythonTool.kind: PythonTool(elsewhere=True)}
     elif data.source is not None and Path(data.source).is_file():
         make_importable(str(Path(data.source).parent))  # as for a plan that is read from there
-    *parts, plan = [read_sent(document, tools).plan for document in (*data.parts, data.plan)]
+    sent = [read_sent(document, tools) for document in (*data.parts, data.plan)]
+    *parts, plan = [plan for loaded in sent for plan in (*loaded.parts, loaded.plan)]
     return plan, parts
 
 
@@ -110,7 +112,7 @@ async def _check_plans(call: Call, plans: list[ExecutionPlan], tenant_id: str) -
         return
     for plan in plans:
         try:
-            await call.service.log.plan(content_hash(plan_body(plan)))
+            await call.service.log.plan(content_hash(plan_body(plan)), tenant_id)
         except RunwrightError as error:
             if error.code != ErrorCode.PLAN_NOT_FOUND:
                 raise

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.refs import ErrorInfo
+from runwright.contract.refs import DEFAULT_TENANT, ErrorInfo
 
 MASK = "***"
 _COMMAND_SECONDS = 30.0
@@ -25,7 +25,7 @@ _COMMAND_SECONDS = 30.0
 class SecretContext(msgspec.Struct, frozen=True):
     """For whom a secret is wanted."""
 
-    tenant_id: str = "default"
+    tenant_id: str = DEFAULT_TENANT
     environment_id: str = "default"
 
 
