@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import cache, partial
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response, asgi, get
@@ -126,13 +128,16 @@ def build_app(service: Service, *more: ControllerRouterHandler) -> Gate:
         signature_types=[Call],
         middleware=[],
     )
-    app.register(_description(describe(app)))
+    app.register(_description(app))
     return Gate(app, service)
 
 
-def _description(document: bytes) -> HTTPRouteHandler:
+def _description(app: Litestar) -> HTTPRouteHandler:
+    """Made when somebody first asks for it: that takes as long as the rest of a server's start."""
+    document = cache(partial(describe, app))
+
     @get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response[Any]:
-        return answer(document)
+        return answer(await asyncio.to_thread(document))
 
     return openapi
