@@ -21,7 +21,7 @@ serve: $(VENV)/server
 
 # Everything: lint, types, layers, every test on every store.
 test: lint
-	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 2 --dist worksteal -q
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 # What needs no process beside the test's own, in seconds.
 APART := tests/cli tests/runtimes tests/faults tests/server tests/tools tests/test_docs.py tests/test_examples.py

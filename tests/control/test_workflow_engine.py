@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> str:
 
 async def kept(operations: Operations) -> PlanRef:
     plan = operations.load(HELD)
-    sha256, _ = await operations.engine.plans.keep(plan)
+    sha256, _ = await operations.engine.plans.keep(plan, "acme")
     return PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, "held", "1")
 
 

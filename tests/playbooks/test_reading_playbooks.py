@@ -13,7 +13,7 @@ from runwright.contract.part import Part
 from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
 from runwright.contract.playbook import Do, Join, Mode
 from runwright.plans.graph import graph_svg, graph_text
-from runwright.plans.known import hash_in, known
+from runwright.plans.known import ref_of
 from runwright.plans.load import load_plan, plan_from_dict
 from runwright.plans.parts import make_part
 from runwright.plans.problems import PlanInvalid
@@ -516,12 +516,13 @@ def test_tasks_without_a_name_are_counted() -> None:
 def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
     whole = {"tool": [{"x": code("result = 1")}, {"y": {**code("result = 2"), "spec": {"dispatch": "own"}}}]}
     tool = {"kind": "workbook", "name": "w"}
-    plan = read(playbook({"step": "a", "spec": {"dispatch": "gpu"}, "tool": tool}, workbook={"w": whole}))
-    assert plan.steps[0].route is not None
-    inner = known(hash_in(plan.steps[0].route.tasks[0].inputs["ref"]))
-    assert inner is not None
-    assert inner.plan.steps[0].route is not None
-    assert [task.dispatch for task in inner.plan.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
+    document = playbook({"step": "a", "spec": {"dispatch": "gpu"}, "tool": tool}, workbook={"w": whole})
+    loaded = plan_from_dict(document, all_tools())
+    (inner,) = loaded.parts
+    assert loaded.plan.steps[0].route is not None
+    assert loaded.plan.steps[0].route.tasks[0].inputs["ref"] == ref_of(inner)
+    assert inner.steps[0].route is not None
+    assert [task.dispatch for task in inner.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
 
 
 def test_a_workbook_that_uses_itself_over_and_over_is_read_at_once() -> None:

@@ -282,12 +282,12 @@ async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, mo
     async with engine(store) as operations:
         real, left = operations.engine.results.put, 2
 
-        async def put(where: Any, body: bytes) -> None:
+        async def put(*arguments: Any) -> None:
             nonlocal left
             if left:
                 left -= 1
                 raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "No space left on device.")
-            await real(where, body)
+            await real(*arguments)
 
         monkeypatch.setattr(operations.engine.results, "put", put)
         snapshot = await run(
