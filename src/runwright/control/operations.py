@@ -289,11 +289,11 @@ class Operations:
         queue_of = self.engine.plans.queue_of
         for part in parts:
             for work in part.plan.work():
-                if queue_of(Step(step_id=work.name, kind=work.kind, dispatch=work.dispatch)) is not None:
+                # One that an expression makes shows when the step runs.
+                names = [name for name in (*work.secret_refs, *secret_refs(work.inputs)) if not has_expression(name)]
+                if not names or queue_of(Step(step_id=work.name, kind=work.kind, dispatch=work.dispatch)) is not None:
                     continue
-                for name in (*work.secret_refs, *secret_refs(work.inputs)):
-                    if has_expression(name):
-                        continue  # which one it is shows when the step runs
+                for name in names:
                     wanted.setdefault(name, f"{part.step_id}/{work.name}".lstrip("/"))
         if not wanted:
             return
