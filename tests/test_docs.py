@@ -125,7 +125,6 @@ def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monk
     from runwright.control.open import tools_here
     from runwright.control.policy import read_policy
     from runwright.control.results import result_tiers
-    from runwright.log.memory import MemoryLog
     from runwright.server.settings import read_server_settings
     from runwright.tools.secrets import provider_from
 
@@ -134,7 +133,7 @@ def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monk
     settings = tomllib.loads(text)
     assert settings.keys() <= {"artifacts", "http", "policy", "results", "secrets", "server", "store"}
     artifact_store(settings.get("artifacts", {}), tmp_path, lambda: 0)
-    result_tiers(settings.get("results", {}), tmp_path, MemoryLog(), "memory://", lambda: 0)
+    result_tiers(settings.get("results", {}), tmp_path, lambda: 0)
     provider_from(settings.get("secrets", {}))
     read_policy(settings.get("policy", {}))
     read_server_settings(settings.get("server", {}))

@@ -15,6 +15,7 @@ import pytest
 
 import runwright as rw
 from conftest import History
+from servers import Bucket
 
 RECORDED = Path(__file__).parents[2] / "examples" / "recorded-run.jsonl"
 
@@ -343,6 +344,29 @@ def test_doctor_says_what_it_found(recorded: Shell) -> None:
     assert facts["store"]["value"] == "sqlite"
     assert facts["runs"]["value"] == "1"
     assert {fact["state"] for fact in facts.values()} == {"ok"}
+
+
+@pytest.mark.slow
+def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[str, str]) -> None:
+    settings = runwright.folder / "runwright.toml"
+    there = f'[results.s3]\nurl = "{bucket["store"]}"\nendpoint = "{bucket["endpoint"]}"\nregion = "us-east-1"\n'
+    settings.write_text(f'{there}[results.nats_object]\nurl = "nats://127.0.0.1:1"\n')
+
+    def found(exits: int, **variables: str) -> dict[str, tuple[str, str]]:
+        facts = json.loads(runwright("doctor", "--json", exits=exits, **{**Bucket.CREDENTIALS, **variables}))
+        return {fact["name"]: (fact["state"], fact["value"]) for fact in facts if "results" in fact["name"]}
+
+    facts = found(1)
+    assert facts["[results.s3]"] == ("ok", "written, read, deleted")
+    state, why = facts["[results.nats_object]"]
+    assert state == "wrong" and "does not answer" in why
+    settings.write_text(there)
+    state, why = found(1, AWS_SECRET_ACCESS_KEY="not-the-one")["[results.s3]"]
+    assert state == "wrong" and "STORE_UNAVAILABLE" in why and "not-the-one" not in why
+    settings.write_text('[results]\nstore = "s3"\n')
+    assert found(1)["[results]"][0] == "wrong"
+    settings.unlink()
+    assert found(0) == {"[results]": ("ok", "defaults")}
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(recorded: Shell) -> None:

@@ -27,7 +27,7 @@ from runwright.log.anchor import (
 )
 from runwright.log.reader import LogReader
 
-from .deployment import look_at_server, settings_facts
+from .deployment import look_at_server, result_facts, settings_facts
 from .render import plain, plural, table
 from .session import DONE, FOUND_SOMETHING, Session, command
 
@@ -175,7 +175,8 @@ async def doctor_command(session: Session) -> int:
         facts.append(
             ("ok" if closed else "warn", "anchor key", f"{key}" + ("" if closed else " is readable by others"))
         )
-    return _told(session, [*facts, *settings_facts()])
+    folder = session.state_folder
+    return _told(session, [*facts, *settings_facts(folder), *await result_facts(folder)])
 
 
 def _told(session: Session, facts: Sequence[tuple[str, str, str]]) -> int:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.timestamps import to_micros
 from runwright.control.policy import read_policy
 from runwright.control.settings import settings_table
-from runwright.log.clock import SystemClock
+from runwright.log.clock import SystemClock, SystemIds
 from runwright.tools.secrets import provider_from
 
 from .session import Session
@@ -18,11 +20,23 @@ from .session import Session
 Fact = tuple[str, str, str]
 """ok, warn or wrong; what was looked at; what was found."""
 MOST_SKEW = 5.0
+PATIENCE = 10.0  # seconds for a store of results
 
 
-def settings_facts() -> list[Fact]:
+def settings_facts(folder: Path) -> list[Fact]:
     """Every table of runwright.toml, read as the process that uses it would read it."""
-    readers: dict[str, Callable[[dict[str, Any]], object]] = {"policy": read_policy, "secrets": provider_from}
+    from runwright.control.artifacts import artifact_store
+    from runwright.control.open import tools_here
+    from runwright.control.results import result_tiers
+
+    now = SystemClock().now
+    readers: dict[str, Callable[[dict[str, Any]], object]] = {
+        "policy": read_policy,
+        "secrets": provider_from,
+        "http": lambda _: tools_here(),
+        "artifacts": lambda table: artifact_store(table, folder, now),
+        "results": lambda table: result_tiers(table, folder, now),
+    }
     if find_spec("litestar") is not None:
         from runwright.server.settings import read_server_settings
 
@@ -37,6 +51,30 @@ def settings_facts() -> list[Fact]:
         else:
             facts.append(("ok", f"[{name}]", f"{len(table)} settings" if table else "defaults"))
     return facts
+
+
+async def result_facts(folder: Path) -> list[Fact]:
+    """The stores for results that runwright.toml names, each tried out."""
+    from runwright.control.results import result_tiers
+
+    table = settings_table("results")
+    try:
+        tiers = result_tiers(table, folder, SystemClock().now)
+    except RunwrightError:
+        return []  # said with the settings
+    facts: list[Fact] = []
+    for name in table.keys() - {"store"}:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await tiers.try_out(name, SystemIds().event_id())
+        except RunwrightError as error:
+            facts.append(("wrong", f"[results.{name}]", f"{error.code} {error.detail}"))
+        except TimeoutError:
+            facts.append(("wrong", f"[results.{name}]", f"no answer within {PATIENCE:g} s"))
+        else:
+            facts.append(("ok", f"[results.{name}]", "written, read, deleted"))
+    await tiers.close()
+    return sorted(facts)
 
 
 async def look_at_server(session: Session) -> list[Fact]:

@@ -19,6 +19,8 @@ SECRETS = "noetl.secrets"
 """The kind of the tasks that give references to secrets."""
 HTTP = "noetl.http"
 """The kind of the tasks whose result has what was sent back in its `data`."""
+HTTP_IDLE = 60.0
+"""Seconds that a call waits for a sign of life, if nothing is said."""
 LARGEST_SET = 256 * 1024
 """Bytes that one decision may set in `ctx` and `iter`, or pass on along arcs: they are in its event."""
 

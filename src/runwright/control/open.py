@@ -62,9 +62,14 @@ def tools_here() -> dict[str, Tool]:
     return {**all_tools(), http.kind: http, PlaybookHttpTool.kind: PlaybookHttpTool(http)}
 
 
+def is_shared(store: str) -> bool:
+    """Whether processes of several machines may use this store, so that all that is kept beside the log lies in it."""
+    return store.startswith("postgres")
+
+
 def step_logs_of(log: RunLog, store: str) -> StepLogs | StepLogTable:
     """Where steps' output is: in the store, if many processes share it; else in files beside it."""
-    if store.startswith("postgres"):
+    if is_shared(store):
         return StepLogTable(log.desk)
     return StepLogs(state_folder(store) / "logs")
 
@@ -79,7 +84,9 @@ async def open_operations(
     settings, tools = settings or EngineSettings(), tools_here()
     async with open_log(url) as log:
         step_logs = step_logs_of(log, url)
-        tiers = result_tiers(settings_table("results"), folder, log, url, log.clock.now)
+        tiers = result_tiers(
+            settings_table("results"), folder, log.clock.now, (lambda: log.desk) if is_shared(url) else None
+        )
         engine = Engine(
             log,
             MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),

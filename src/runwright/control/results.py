@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.log.base import RunLog
+from runwright.log.desk import Desk
 from runwright.log.open import open_log
 from runwright.plans.playbook_keeping import STORES
 from runwright.plans.problems import did_you_mean
@@ -27,8 +27,10 @@ _FIELDS = {
 }
 
 
-def result_tiers(settings: Mapping[str, Any], folder: Path, log: RunLog, store: str, now: Callable[[], int]) -> Tiers:
-    """What `[results]` says. Without it: a folder beside the log, and where that is Postgres, Postgres."""
+def result_tiers(
+    settings: Mapping[str, Any], folder: Path, now: Callable[[], int], own: Callable[[], Desk] | None = None
+) -> Tiers:
+    """What `[results]` says. Without it: a folder beside the log, or where that is Postgres, its tables (`own`)."""
     for name in settings:
         if name != "store" and name not in STORES:
             raise _refused(f"[results] has no {name!r}. It has store, {', '.join(STORES)}.")
@@ -36,8 +38,8 @@ def result_tiers(settings: Mapping[str, Any], folder: Path, log: RunLog, store: 
     local = Path(tables[LOCAL].get("folder", folder / "results" / "tasks")).absolute()
     stores: dict[str, Opening] = {LOCAL: partial(_folder, local)}
     usual = LOCAL
-    if store.startswith("postgres"):
-        stores[POSTGRES] = partial(_own_postgres, log)
+    if own is not None:
+        stores[POSTGRES] = partial(_own_postgres, own)
         usual = POSTGRES
     for name, opening in ((BUCKET, _bucket), (NATS, _nats), (POSTGRES, _postgres)):
         if tables[name]:
@@ -69,10 +71,10 @@ async def _folder(folder: Path) -> Tier:
     return FolderTier(folder)
 
 
-async def _own_postgres(log: RunLog) -> Tier:
+async def _own_postgres(own: Callable[[], Desk]) -> Tier:
     from runwright.results.tier_stores import PostgresTier
 
-    return PostgresTier(log.desk)
+    return PostgresTier(own())
 
 
 async def _bucket(table: Mapping[str, Any]) -> Tier:

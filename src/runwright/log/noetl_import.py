@@ -105,12 +105,9 @@ class NoetlImporter:
 
     async def _find(self, event: Incoming) -> RunEventRecord | None:
         """The event as the log has it; None also where its run was not made, because its first events were refused."""
-        try:
-            return await self._log.find_by_id(event.run_id, event.event_id)
-        except RunwrightError as error:
-            if error.code != ErrorCode.RUN_NOT_FOUND:
-                raise
+        if await run_or_none(self._log, event.run_id) is None:
             return None
+        return await self._log.find_by_id(event.run_id, event.event_id)
 
     async def _look_at(self, line: bytes, head: Head) -> _Move | Outcome | Incoming:
         """The event on its way; its receipt, if the log has it; itself, if it came before in this stream."""

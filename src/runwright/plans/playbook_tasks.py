@@ -9,7 +9,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import Step
-from runwright.contract.playbook import HTTP, Do, Keeping, Rule, Task
+from runwright.contract.playbook import HTTP, HTTP_IDLE, Do, Keeping, Rule, Task
 from runwright.core.expressions import any_expression
 from runwright.core.playscope import NO_NAMES
 
@@ -62,7 +62,6 @@ OF_A_WHOLE = ("name", "label", "kind", "task", "desc", "description", "spec", "s
 DIALECT = "noetl."
 """How the tools are called that only playbooks have."""
 
-HTTP_PATIENCE = 60.0  # seconds that a task waits for a sign of life, if nothing is said
 
 FAILED = "{{ outcome.status == 'error' }}"
 
@@ -186,7 +185,7 @@ class TaskReader:
         rules, timeout, keeping = self._spec(spec, labels)
         dispatch = self._place(spec)
         timeout = timeout or fields.timeout() or (self._outer.timeout if own.tool != SUB_PLAN else None)
-        if own.tool == HTTP and timeout is not None and timeout > HTTP_PATIENCE:
+        if own.tool == HTTP and timeout is not None and timeout > HTTP_IDLE:
             own.inputs["idleTimeout"] = timeout  # who allows it that long waits that long for an answer
         self._warn_of(fields, ("assert",))
         rules = _with_settings(rules, read_settings(fields, "set", self._findings))

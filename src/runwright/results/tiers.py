@@ -133,6 +133,18 @@ class Tiers:
             await tier.delete(key)
         return len(gone)
 
+    async def try_out(self, name: str, token: str) -> None:
+        """Write something, read it and delete it again; what is in the way is an error. `token`: nobody else's."""
+        tier, key = await self._tier(name), f"trial/{token}"
+        try:
+            await tier.put(key, token.encode())
+            found = await tier.get(key)
+            await tier.delete(key)
+        except OSError as error:
+            raise _unreachable(name, error) from error
+        if found != token.encode():
+            raise not_available(f"The store {name!r} gives back something else than it was given")
+
     def check(self, wanted: Iterable[str]) -> None:
         """Refuse what asks for stores that are not here."""
         for name in wanted:
@@ -190,6 +202,8 @@ def _unpacked(packed: bytes, ref: ResultRef) -> bytes | None:
 
 
 def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "it takes too long"
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.contract.playbook import HTTP_IDLE
 from runwright.plans.durations import read_duration
 
 from .base import Lane, StepContext, StepError, is_open
@@ -29,7 +30,6 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 MOST_BYTES = 16 * 1024 * 1024
 CONNECT_SECONDS = 10.0
-IDLE = "60s"
 CONNECTIONS = 100
 MOST_REDIRECTS = 10
 LONGEST_RETRY_AFTER = 24 * 3600.0
@@ -49,7 +49,7 @@ class HttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     json: Any = msgspec.UNSET
     body: str | None = None
     expect: int | str | list[Any] = "2xx"
-    idle_timeout: str | float = IDLE
+    idle_timeout: str | float = HTTP_IDLE
     max_bytes: int = MOST_BYTES
 
 
@@ -142,7 +142,7 @@ def _trouble(inputs: dict[str, Any]) -> str | None:
     most = inputs.get("maxBytes", MOST_BYTES)
     if isinstance(most, int) and most < 1:
         return "`maxBytes` is at least 1."
-    idle = inputs.get("idleTimeout", IDLE)
+    idle = inputs.get("idleTimeout", HTTP_IDLE)
     if not is_open(idle) and not _is_duration(idle):
         return "`idleTimeout` is a time such as 30s."
     headers = cast("dict[str, Any]", inputs.get("headers") or {})

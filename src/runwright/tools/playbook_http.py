@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from runwright.contract.plan import Step
-from runwright.contract.playbook import HTTP
+from runwright.contract.playbook import HTTP, HTTP_IDLE
 
 from .base import Lane, StepContext, StepError
-from .http import IDLE, MOST_BYTES, PASSING, HttpInputs, HttpTool, retry_after
+from .http import MOST_BYTES, PASSING, HttpInputs, HttpTool, retry_after
 
 FORM = "application/x-www-form-urlencoded"
 EVERY_STATUS = ["1xx", "2xx", "3xx", "4xx", "5xx"]
@@ -26,7 +26,7 @@ class PlaybookHttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unk
     content: Any = None
     """Text is sent as it is, anything else as JSON, or as a form where the headers say that it is one."""
     bearer: str | None = None
-    idle_timeout: str | float = IDLE
+    idle_timeout: str | float = HTTP_IDLE
     max_bytes: int = MOST_BYTES
 
 
