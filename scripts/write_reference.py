@@ -40,7 +40,7 @@ def files() -> dict[Path, str]:
 def _row(name: str) -> str:
     kind = CATALOG[name]
     fields = [field.encode_name for field in msgspec.structs.fields(kind.payload)]
-    drives = "yes" if kind.changes_state else ""
+    drives = "" if kind.from_anyone else "yes"
     cells = (
         kind.name,
         kind.dotted,

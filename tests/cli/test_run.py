@@ -16,6 +16,8 @@ from test_commands import Shell, parsed
 import runwright as rw
 from runwright.cli.params import read_params
 from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata
+from runwright.plans.load import load_plan
+from runwright.tools.registry import all_tools
 
 HELLO = """
 plan: hello
@@ -221,6 +223,18 @@ def test_a_killed_run_goes_on_where_its_log_says(project: Project) -> None:
     assert kinds.count("StepCompleted") == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "value"), [("ids=[1,2]", [1, 2]), ("ids=5", 5), ("ids=x y", "x y"), ("ids=007", "007")]
+)
+def test_a_workload_may_be_given_more_than_it_has(given: str, value: object) -> None:
+    loaded = load_plan(
+        "apiVersion: noetl.io/v10\nkind: Playbook\nmetadata: {name: p}\nworkload: {x: 1}\n"
+        "workflow: [{step: a, tool: {kind: noop}}]",
+        kinds=all_tools(),
+    )
+    assert read_params(loaded.plan, [given]) == {"ids": value}
+
+
 def test_recover_takes_over_what_was_left_and_says_when_there_is_nothing(project: Project) -> None:
     project("run", project.plan(HELLO))
     assert project("recover").startswith("Nothing to take over")
@@ -239,6 +253,20 @@ def test_recover_takes_over_what_was_left_and_says_when_there_is_nothing(project
     assert "run r2 completed" in told
     assert {row["status"] for row in parsed(project("list", "--json"))} == {"COMPLETED"}
     assert json.loads(project("recover", "--json")) == {"runs": []}
+
+
+def test_recover_does_not_wait_for_what_is_paused(project: Project) -> None:
+    process = project.start("run", project.plan(SLOW), "--run-id", "r1")
+    until(lambda: "b" in project.lines_of("out.txt"))
+    project("pause", "r1")
+    process.kill()
+    process.communicate()
+    assert parsed(project("list", "--json"))[0]["substatus"] == "RECOVERING"
+    project.let_go()
+    told = project("recover")
+    assert "is PAUSED, and rests" in told
+    assert "runwright resume r1" in told
+    assert [(row["status"], row.get("substatus")) for row in parsed(project("list", "--json"))] == [("PAUSED", None)]
 
 
 def test_a_run_driven_elsewhere_is_watched_and_taken_over_if_its_process_dies(project: Project) -> None:

@@ -348,6 +348,46 @@ def test_old_names_are_brought_to_those_of_today(kind: str, more: dict[str, Any]
     assert read.payload.get("legacyType") == (None if kind in ("command.claimed", "playbook.finished") else kind)
 
 
+@pytest.mark.parametrize(
+    ("kind", "entity"), [("tool.started", "tool"), ("sink.started", "sink"), ("retry.started", None)]
+)
+def test_an_entity_of_an_earlier_model_is_what_its_event_is_called_today(kind: str, entity: str | None) -> None:
+    given = {"entity_type": entity, "entity_id": "fetch", "parent_id": "step:s:run:1"}
+    assert str(NoetlReader().read(event(1, kind, **given)).place) == "s/fetch"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "status"),
+    [
+        ("workflow.failed", {}, "error"),
+        ("workflow.finished", {"status": "FAILED"}, "error"),
+        ("workflow.completed", {}, "success"),
+        ("loop.done", {"status": "failed", "entity_id": "s", "step_run_id": "step:s:run:1"}, "error"),
+        ("playbook.processed", {"status": "Failure"}, "error"),
+        ("playbook.processed", {"status": "COMPLETED"}, "success"),
+    ],
+)
+async def test_a_failure_is_shown_as_one_whatever_its_word(kind: str, more: dict[str, Any], status: str) -> None:
+    async with rw.open_log("memory://") as log:
+        assert await taken(log, event(1, "playbook.started"), event(2, kind, **more)) == ["appended"] * 2
+        shown = [noetl_event(record) for record in await log.read("exec_01JH")]
+    assert [each["status"] for each in shown if each["event_id"] == "01JH0002"] == [status]
+
+
+async def test_an_iteration_that_is_known_by_its_entity_alone(store: str) -> None:
+    steps = [("loop.started", "s"), *((f"loop.iteration.{verb}", f"step:s:run:1:iteration:{at}")
+             for at in (0, 1) for verb in ("scheduled", "started", "done")), ("loop.done", "s")]  # fmt: skip
+    async with rw.open_log(store) as log:
+        events = [event(number, kind, entity_id=name) for number, (kind, name) in enumerate(steps)]
+        assert await taken(log, *events) == ["appended"] * len(events)
+        told = [line for line in await story(log) if line.startswith("LoopIteration")]
+    assert told == [f"LoopIteration{verb} s[{at}]" for at in (0, 1) for verb in ("Scheduled", "Started", "Done")]
+
+
+def test_a_node_is_an_entity() -> None:
+    assert str(NoetlReader().read(event(1, "step.enter", node_name="fetch")).place) == "fetch"
+
+
 async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
     """It counts its events, says nothing of visits or attempts, and goes round a circle."""
     told = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,116 @@ async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
         await tier.put(key, body[:-1] + b"]")
         with pytest.raises(rw.RunwrightError, match="damaged"):
             await operations.result(run_id, "a")
+
+
+@pytest.mark.parametrize("scope", ["execution", "permanent", "step", "workflow"])
+async def test_names_may_be_as_long_as_they_may(kind: str, file_store: str, scope: str) -> None:
+    """No store takes a name of hundreds of characters; runs and steps have them."""
+    run_id, step = "é" * 255 + "/" + "x" * 200, "ü" * 200
+    large = keeping(code("result = 'x' * 70000"), store={"kind": kind, "scope": scope})
+    use = noop("{{ big | length }}")
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(
+            operations, playbook({"step": step, "tool": [{"big": large}, {"use": use}]}), run_id=run_id
+        )
+        assert (snapshot.status, await operations.result(run_id, step)) == ("COMPLETED", 70000)
+        if scope == "workflow":
+            assert (await operations.engine.prune_results())[kind] == 1
+        left = 1 if scope == "permanent" else 0
+
+        async def is_tidy() -> bool:
+            return len(await names(operations, kind)) == left
+
+        await until(is_tidy)
+
+
+async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) -> None:
+    packed, plain = ({"kind": kind, "compression": how} for how in ("gzip", "none"))
+    value = code("result = 'x' * 70000")
+    document = playbook(
+        {"step": "a", "tool": [{"one": keeping(value, store=packed)}], "next": to("b")},
+        {"step": "b", "tool": [{"two": keeping(value, store=plain)}], "next": to("c")},
+        {"step": "c", "tool": [{"get": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}}, {"use": noop("{{ get | length }}")}]},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert (snapshot.status, await operations.result(snapshot.run_id, "c")) == ("COMPLETED", 70000)
+        assert len(await operations.result(snapshot.run_id, "a")) == len(await operations.result(snapshot.run_id, "b"))
+
+
+async def test_what_is_there_is_not_taken_away_from_whoever_reads_it(kind: str, file_store: str) -> None:
+    async with engine(file_store) as operations:
+        tier = await operations.engine.results.tiers._tier(kind)
+        body = bytes(3_000_000)
+        await tier.put("permanent/r/-/kept", body)
+
+        async def put_again() -> None:
+            for _ in range(10):
+                await tier.put("permanent/r/-/kept", body)
+
+        async with asyncio.timeout(25):
+            found = await asyncio.gather(*(tier.get("permanent/r/-/kept") for _ in range(10)), put_again())
+        assert found[:-1] == [body] * 10
+
+
+async def test_what_was_left_half_written_is_deleted_in_time(file_store: str, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "tasks" / "execution" / "r" / "-"
+    folder.mkdir(parents=True)
+    old, new = folder / ".kept-1.77.0", folder / ".kept-2.77.0"
+    for draft in (old, new):
+        draft.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    async with engine(file_store) as operations:
+        assert (await operations.engine.prune_results())["local"] == 1
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(file_store: str) -> None:
+    async with engine(file_store) as operations:
+        tier = await operations.engine.results.tiers._tier("local")
+        asked = asyncio.Event()
+
+        async def never(key: str, body: bytes) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        tier.put = never  # type: ignore[method-assign]
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(code(LARGE))})))
+        await asked.wait()
+        await operations.signal(run_id, "CANCEL")
+        assert (await operations.wait(run_id, 20)).status == "CANCELLED"
+
+
+async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
+    file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whoever has not spoken with it before it is away as it is to others: a policy may wait for it."""
+    tries = rules(
+        when("outcome.error.code == 'REFERENCE_NOT_AVAILABLE'", "retry", attempts=100, delay=0.05),
+        otherwise("continue"),
+    )
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
+        {"step": "hold", "tool": code("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"), "next": to("b")},
+        {"step": "b", "tool": [{"use": {**noop("{{ a.rows | length }}"), "spec": tries}}]},
+    )  # fmt: skip
+    async with engine(file_store) as first:
+        run_id = await first.start(first.load(document))
+        await until(lambda: asyncio.to_thread(Path("reached").exists))
+    Path("go").touch()
+    async with engine(file_store, alone=True) as operations:
+        tiers = operations.engine.results.tiers
+        opening = tiers._stores["local"]
+
+        async def away() -> Any:
+            raise ConnectionRefusedError("nobody is there")
+
+        monkeypatch.setitem(tiers._stores, "local", away)  # type: ignore[arg-type]
+        await operations.take_up(run_id)
+        await until(lambda: operations.log.find_event(run_id, "TaskAttemptFailed", "b/use", 2))
+        monkeypatch.setitem(tiers._stores, "local", opening)  # type: ignore[arg-type]
+        snapshot = await operations.wait(run_id, 20)
+        assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
 
 
 async def test_a_result_has_its_time(file_store: str) -> None:

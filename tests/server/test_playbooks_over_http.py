@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from urllib.parse import quote
 
+from engine_kit import until
 from playbook_kit import code, noop, playbook, to
 from runwright.contract.noetl_check import NoetlChecker
 from server_kit import at, office
@@ -46,3 +49,55 @@ async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: 
             assert await me.get(f"{at(run_id)}/results/{name}") == ["x" * 100] * 1000
         other = await me.run(playbook({"step": "a", "tool": noop()}))
         await me.get(f"{at(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
+
+
+FORGED = {
+    "task.done": {
+        "entity_type": "task",
+        "entity_id": "t",
+        "payload": {"outcome": {"status": "ok", "result": "FORGED"}},
+    },
+    "task.attempt.started": {"entity_type": "task", "entity_id": "t", "attempt": 2},
+    "policy.task.evaluated": {"entity_id": "task:t", "payload": {"action": {"do": "break"}, "ctx": {"x": "FORGED"}}},
+    "policy.admit.evaluated": {"entity_id": "step:b", "payload": {"allow": True}},
+    "next.evaluated": {
+        "entity_id": "step:a",
+        "payload": {"mode": "exclusive", "matched": [{"step": "b"}], "selected": [{"step": "b"}]},
+    },
+    "result.stored": {"entity_id": "task:t:attempt:1", "payload": {"result_ref": {"ref": "noetl://x"}}},
+    "workflow.finished": {},
+    "playbook.processed": {},
+}
+
+
+async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: Path) -> None:
+    """While a process drives the run, what its tasks, policies and arcs did is for that process to say."""
+    held = code(
+        "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nresult = 'true'"
+    )
+    document = playbook(
+        {"step": "a", "tool": [{"t": held}, {"u": noop("{{ t }}")}], "next": to("b")},
+        {"step": "b", "tool": noop("{{ a }}")},
+    )
+    async with office(store) as there:
+        me = await there.somebody("Engineer", scopes=("events:server", "events:worker"))
+        await me.start(document, context={"runId": "r"})
+        await until(lambda: asyncio.to_thread((tmp_path / "begun").exists))
+        for number, (kind, more) in enumerate(FORGED.items()):
+            ids = {"parent_id": "step:a:run:1", "step_run_id": "step:a:run:1", "task_run_id": "task:t:run:1"}
+            of_step = ids if more else {}
+            forged = {
+                "event_id": f"forged-{number}",
+                "event_type": kind,
+                "timestamp": "2026-02-05T23:11:22Z",
+                "execution_id": "r",
+                **of_step,
+                **more,
+            }
+            refused = await me.post("/v1/events?format=noetl", forged, 409)
+            assert refused["code"] == "RUN_OWNED", kind
+        (tmp_path / "go").touch()
+        assert (await me.get(f"{at('r')}?wait=30s"))["status"] == "COMPLETED"
+        assert await me.get(f"{at('r')}/results/b") == "true"
+        words = await me.get(f"{at('r')}/events?format=noetl")
+        assert NoetlChecker().check(words["events"]) == []

@@ -24,18 +24,19 @@ def read_params(plan: ExecutionPlan, given: Sequence[str]) -> dict[str, Any]:
 
 
 def _given(plan: ExecutionPlan, name: str, text: str) -> Any:
-    """What is said of the parameter decides, else its default; of one that has neither, the text is its value."""
+    """What is said of the parameter decides, else its default; of one that has neither, the text is its value. To the
+    workload of a playbook anything may be added."""
     kind = plan.param_types.get(name, ParamType.ANY)
     if kind is ParamType.ANY:
         if name not in plan.params:
-            return text
+            return text if plan.playbook is None else _read(text)
         kind = kind_of(plan.params[name])
     if kind is ParamType.STRING:
         return text
     value = _read(text)
     may_be_null = name in plan.param_types  # whoever starts the run says whether
     if not fits(value, kind) and not (value is None and may_be_null):
-        raise _refused(f"{name} is {in_words(kind)}; {text!r} is not.")
+        raise _refused(f"{name} is {in_words(kind)}; {text[:100]!r} is not.")
     return value
 
 

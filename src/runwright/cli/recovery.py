@@ -9,6 +9,7 @@ import click
 
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.operations import Operations
+from runwright.core.state import substatus
 
 from .hints import Commands
 from .outlet import Pipe
@@ -33,7 +34,7 @@ class Recovery:
         self.notices: deque[str] = deque(maxlen=100)
 
     async def to_the_end(self) -> None:
-        """Until nothing is left that nobody drives, and all that we took up has ended."""
+        """Until nothing is left that nobody drives, and all that we took up has ended, or rests until it is resumed."""
         self._cursor = await self._log.end_cursor()
         looked = float("-inf")
         while True:
@@ -51,8 +52,10 @@ class Recovery:
             for run_id in taken:
                 row = await self._log.find_run(run_id)
                 self._open.add(run_id)
-                await self._say(f"Run {run_id} of plan {row.identity.plan_id} goes on: it is {row.status}.")
-                if row.status is RunStatus.PAUSED:
+                is_paused = row.status is RunStatus.PAUSED
+                how = "is PAUSED, and rests" if is_paused else f"goes on: it is {row.status}"
+                await self._say(f"Run {run_id} of plan {row.identity.plan_id} {how}.")
+                if is_paused:
                     await self._say(f"  resume it:  {Commands(self._session, run_id).resume}")
 
     async def _tell(self) -> None:
@@ -61,7 +64,8 @@ class Recovery:
         over: dict[str, RunStatus] = {}  # asked before the events are read, so that none of theirs is missed
         for run_id in self._open:
             row = await self._log.find_run(run_id)
-            if row.status in ENDED:
+            rests = row.status is RunStatus.PAUSED and substatus(row.summary)[0] is None  # nothing is under way in it
+            if row.status in ENDED or rests:
                 over[run_id] = row.status
         while True:
             page = await self._log.read_all(self._cursor)

@@ -43,9 +43,9 @@ async def _prune(session: Session) -> int:
     else:
         for name, count in deleted.items():
             click.echo(f"{name}: {count:,} deleted")
-    for error in gone.values():
-        if isinstance(error, RunwrightError):
-            raise error  # the others are done
+    troubles = [error for error in gone.values() if isinstance(error, RunwrightError)]
+    if troubles:  # the others are done
+        raise RunwrightError(troubles[0].code, " ".join(error.detail for error in troubles))
     return DONE
 
 

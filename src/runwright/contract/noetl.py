@@ -9,8 +9,8 @@ import msgspec
 
 from .catalog import CATALOG, Role
 from .events import RunEventRecord, RunEventWrite
+from .noetl_rest import BAD, REST, is_duration, with_rest
 from .noetl_rest import ENTITIES as ENTITIES
-from .noetl_rest import REST, is_duration, with_rest
 from .noetl_rest import STATUSES as STATUSES
 from .paths import EntityPath, parse_path, signal_path
 
@@ -30,6 +30,9 @@ _STATUS = {
     "skipped": "skipped",
     "paused": "paused",
 }
+_TRIED = ("step", "loop", "task", "result")
+"""What there are attempts of. A second decision is none."""
+
 _AS_THEY_ARE = ("Task", "Policy", "Next", "Result")
 """Types whose payloads the model spells out."""
 
@@ -121,7 +124,7 @@ def rendered(record: RunEventWrite, payload: dict[str, Any], seq: int) -> dict[s
             event["iteration_id"] = iteration_id(place)
         if place.task is not None:
             event["task_run_id"] = task_run_id(place)
-    if record.logical_attempt_id > 1 or (place is not None and place.task is not None):
+    if (place is not None and place.task is not None) or (record.logical_attempt_id > 1 and entity in _TRIED):
         event["attempt"] = record.logical_attempt_id
     event["status"] = _status(record.event_type, name, payload)
     if is_duration(took := payload.pop("durationMs", _duration_within(payload))):
@@ -170,6 +173,8 @@ def _status(event_type: str, name: str, payload: dict[str, Any]) -> str:
         return "error"
     if payload.get("error") is not None and name.endswith(".evaluated"):
         return "error"
+    if str(payload.get("legacyType")).rpartition(".")[2] in BAD:
+        return "error"
     return _STATUS.get(name.rpartition(".")[2], "success")
 
 
@@ -207,6 +212,8 @@ def _parent_id(entity: str, record: RunEventWrite, place: EntityPath | None) -> 
 
 def _payload(record: RunEventWrite, payload: dict[str, Any]) -> dict[str, Any]:
     if is_as_it_is(record.event_type):
+        if payload.get("error") is not None:
+            payload["error"] = _with_kind(payload["error"])
         return _with_worker(payload) if record.event_type in BEGINNINGS else payload
     shown: dict[str, Any] = {}
     if record.event_type in ("StepCompleted", "LoopIterationDone"):

@@ -82,7 +82,7 @@ class NoetlChecker:
             findings.tell("ENVELOPE", "An event is an object.")
             return
         event = cast("dict[str, Any]", given)
-        findings.turn_to(text(event, "event_id"), number(event, "seq", 1))
+        findings.turn_to(text(event, "event_id"), number(event, "seq", 0))
         check_fields(findings, event)
         said = read_said(event)
         if said is None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from .catalog import CATALOG
 from .envelope import LEGACY
+from .noetl_rest import BAD
 
 _TODAY = {
     "playbook.initialized": "playbook.execution.requested",
@@ -44,7 +45,6 @@ UNDER_WAY = frozenset(
 """Names by which a server that never says `playbook.started` shows that it has."""
 
 _ENDS = {"COMPLETED": "RunCompleted", "FAILED": "RunFailed", "CANCELLED": "RunCancelled"}
-_BAD = frozenset({"error", "failed", "failure", "fail", "cancelled"})
 _OURS = {kind.dotted: name for name, kind in CATALOG.items() if name not in ("RunFailed", "RunCancelled")}
 
 
@@ -84,4 +84,4 @@ def our_type(given: str, dotted: str, status: str, payload: dict[str, Any]) -> s
 def _is_bad(status: str, payload: dict[str, Any]) -> bool:
     outcome: Any = payload.get("outcome")
     inner = cast("dict[str, Any]", outcome).get("status") if isinstance(outcome, dict) else None
-    return status.lower() in _BAD or str(inner).lower() in _BAD or payload.get("error") not in (None, {}, "")
+    return status.lower() in BAD or str(inner).lower() in BAD or payload.get("error") not in (None, {}, "")

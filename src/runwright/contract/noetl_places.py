@@ -85,8 +85,13 @@ class Whereabouts:
         """The run of a step, the iteration or the run of a task that it belongs to."""
         index = _iteration(document)
         named = [given for field in _OF_STEPS if isinstance(given := document.get(field), str)]
-        for find in (_read, self._steps.get):  # what an id says by itself, before what it has been told to mean
-            found = next((path for given in named if (path := find(given)) is not None), None)
+        own = str(document.get("entity_id"))
+        ways = (
+            (_read, [*named, own]),
+            (self._steps.get, named),
+        )  # what ids say by themselves, then what they mean here
+        for find, ids in ways:
+            found = next((path for given in ids if (path := find(given)) is not None), None)
             if found is not None:
                 is_whole = found.indexes or index is None
                 return found if is_whole else msgspec.structs.replace(found, indexes=(index,))

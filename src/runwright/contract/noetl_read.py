@@ -16,7 +16,7 @@ from .events import RunEventRecord
 from .noetl import BEGINNINGS, is_as_it_is
 from .noetl_names import UNDER_WAY, canonical, our_type
 from .noetl_places import MOST, Whereabouts, attempt_in
-from .noetl_rest import REST, is_duration, rest_of
+from .noetl_rest import ENTITIES, REST, is_duration, rest_of
 from .paths import EntityPath, parse_path
 from .timestamps import from_micros, is_utc
 
@@ -110,6 +110,7 @@ class NoetlReader:
         self._runs: dict[str, Whereabouts] = {}
 
     def read(self, document: dict[str, Any]) -> Incoming:
+        document = _named(document)
         run_id, event_id = _text(document, "execution_id"), _text(document, "event_id")
         given, status = _text(document, "event_type"), str(document.get("status"))
         payload, carried = _payload_of(document)
@@ -143,7 +144,7 @@ class NoetlReader:
             return False
         payload, _ = _payload_of(document)
         dotted = canonical(name, str(document.get("status")), payload)
-        return self._of(str(run_id)).is_lost(_entity(dotted, document), document)
+        return self._of(str(run_id)).is_lost(_entity(dotted, document), _named(document))
 
     def learn(self, event: Incoming) -> None:
         """The event is where it says."""
@@ -174,7 +175,15 @@ def plan_of(document: dict[str, Any]) -> tuple[str, str | None] | None:
 
 
 def _entity(dotted: str, document: dict[str, Any]) -> str:
-    return str(document.get("entity_type") or dotted.partition(".")[0])
+    """What it is about; an entity of an earlier model is what its event is called today."""
+    given = document.get("entity_type")
+    return given if given in ENTITIES else dotted.partition(".")[0]
+
+
+def _named(document: dict[str, Any]) -> dict[str, Any]:
+    """Servers that speak no model call an entity a node."""
+    name = document.get("node_name")
+    return {**document, "entity_id": name} if name and "entity_id" not in document else document
 
 
 def _attempt(name: str, document: dict[str, Any]) -> int:

@@ -14,6 +14,8 @@ REST = "noetl"
 ENTITIES = ("playbook", "workflow", "step", "task", "loop", "next", "policy", "result")
 STATUSES = ("in_progress", "success", "error", "skipped", "paused")
 SOURCES = ("server", "worker")
+BAD = frozenset({"error", "failed", "failure", "fail", "cancelled"})
+"""Words of other models for a status that is an error, in lower case."""
 LONGEST_MS = 10**15
 """Thirty thousand years: no work takes longer."""
 
@@ -51,6 +53,8 @@ def with_rest(event: dict[str, Any], rest: Any) -> dict[str, Any]:
             event[name] = value
         else:
             left[name] = value
+            if name == "status" and str(value).lower() in BAD:
+                event["status"] = "error"  # by another word
     return {**event, "payload": {**event["payload"], REST: left}} if left else event
 
 

@@ -161,6 +161,7 @@ class PolicyTaskEvaluated(SnakePayload, frozen=True):
     ctx: JsonObject | None = None
     iter: JsonObject | None = None
     next_attempt_at: str | None = None
+    error: ErrorInfo | None = None  # why it could not be evaluated
 
 
 class LoopStarted(Payload, frozen=True):

@@ -183,8 +183,13 @@ def authorize(rule: Rule, request: SignalRequest, actor: Actor, question: Approv
     return role
 
 
-NOT_FOR_PLAYBOOKS = frozenset({"RETRY_STEP", "SKIP_STEP", "INJECT_OVERRIDE", "UPDATE_PARAMS"})
-"""Its workload never changes, and a step may be visited many times."""
+NOT_FOR_PLAYBOOKS = {
+    "RETRY_STEP": "its policies say what is tried again",
+    "SKIP_STEP": "its arcs say what is passed over",
+    "INJECT_OVERRIDE": "a step may be visited many times, each time with the inputs that its arcs bring",
+    "UPDATE_PARAMS": "its workload stays what it was when the run started",
+}
+"""What is not for them, and why."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -208,8 +213,7 @@ def check_state(request: SignalRequest, view: RunView) -> None:
     if view.status in ENDED:
         raise Refused(ErrorCode.RUN_TERMINAL, f"The run is {view.status}; `runwright rerun` makes a new one from it.")
     if view.is_playbook and kind in NOT_FOR_PLAYBOOKS:
-        sentence = f"A playbook takes no {kind}: its policies and arcs say what is tried again and what is passed over."
-        raise Refused(ErrorCode.CAPABILITY_NOT_SUPPORTED, sentence)
+        raise Refused(ErrorCode.CAPABILITY_NOT_SUPPORTED, f"A playbook takes no {kind}: {NOT_FOR_PLAYBOOKS[kind]}.")
     step_id = request.payload.get("stepId")
     if kind in ("APPROVE", "DENY"):
         check_answer(request, view.questions)

@@ -23,8 +23,9 @@ RECOVERING = {
 
 async def left_behind(log: LogReader, rows: Sequence[RunRow]) -> frozenset[str]:
     """The runs of our own engine that are under way and that no living process drives. The log cannot tell."""
-    ours = [row for row in rows if row.status is RunStatus.RUNNING and row.summary.provider in ("embedded", "mock")]
-    stuck = [row for row in ours if substatus(row.summary)[0] is None]
+    ours = [row for row in rows if row.summary.provider in ("embedded", "mock")]
+    at_work = ((RunStatus.RUNNING, None), (RunStatus.PAUSED, "DRAINING"))
+    stuck = [row for row in ours if (row.status, substatus(row.summary)[0]) in at_work]
     living = await log.owners() if stuck else frozenset[tuple[str, int]]()
     return frozenset(row.identity.run_id for row in stuck if (row.owner, row.epoch) not in living)
 

@@ -20,6 +20,8 @@ PREVIEW = 1024  # bytes
 MANIFEST_INLINE = 1024  # bytes: the parts of a manifest stay at hand until its pipeline ends
 MOST_EXTRACTED = 16 * 1024  # bytes
 
+_MOST_HEX = 64  # bytes of a name that is written as it is; file systems take 255 characters, buckets 1024 in all
+_LONG = "~"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 _STEP = re.compile(r"\.?([^.\[\]$*?@()\"']+)|\[(\d{1,9})\]")
 
@@ -59,7 +61,7 @@ def keep(keeping: Keeping, address: ResultAddress, body: bytes, store: str, now:
         extracted=extracted,
         preview=_preview(body, PREVIEW if keeping.preview_max_bytes is None else keeping.preview_max_bytes),
     )
-    key = result_key(storing.scope, address.run_id, address.place, expires, digest)
+    key = result_key(storing.scope, address.run_id, address.place, expires, ref.meta)
     return Kept(body, ref, Spot(ref.store, key, storing.compression), extracted)
 
 
@@ -73,10 +75,12 @@ PASSING = (Scope.STEP, Scope.EXECUTION, Scope.WORKFLOW, EXPIRING)
 """What the keys begin with of everything that will be deleted some day."""
 
 
-def result_key(scope: str, run_id: str, place: EntityPath, expires_at: str | None, digest: str) -> str:
+def result_key(scope: str, run_id: str, place: EntityPath, expires_at: str | None, meta: ResultMeta) -> str:
+    """The same key is always of the same bytes: packed ones have another."""
     until = "kept" if expires_at is None else str(to_micros(expires_at) // 1_000_000)
     shelf = EXPIRING if scope == Scope.PERMANENT and expires_at is not None else scope
-    return f"{key_prefix(shelf, run_id, place)}{until}-{digest}"
+    packed = "" if meta.compression == "none" else f".{meta.compression}"
+    return f"{key_prefix(shelf, run_id, place)}{until}-{meta.sha256}{packed}"
 
 
 def key_prefix(scope: str, run_id: str, place: EntityPath | None = None) -> str:
@@ -85,29 +89,43 @@ def key_prefix(scope: str, run_id: str, place: EntityPath | None = None) -> str:
     return f"{scope}/{_named(run_id)}/{visit}"
 
 
+def tag_of(key: str) -> str | None:
+    """Where the id of a run stands that is too long for a key, and has to be known when its results are over."""
+    scope, _, rest = key.partition("/")
+    name = rest.partition("/")[0]
+    return f"{scope}/{name}/id" if name.startswith(_LONG) and scope in PASSING and scope != EXPIRING else None
+
+
 class KeyParts(msgspec.Struct, frozen=True):
     scope: str
-    run_id: str
+    run_id: str | None  # none: too long for a key
     expires: int | None  # seconds since 1970
 
 
 def read_result_key(key: str) -> KeyParts | None:
     """What a key says; None where it is none of ours."""
+    if key == tag_of(key):
+        return KeyParts(key.partition("/")[0], None, None)
     parts = key.split("/")
     if len(parts) != 4 or parts[0] not in (*PASSING, Scope.PERMANENT):
         return None
-    until, _, digest = parts[3].partition("-")
-    if len(digest) != 64 or not (until == "kept" or until.isdecimal()):
+    until, _, rest = parts[3].partition("-")
+    if len(rest.partition(".")[0]) != 64 or not (until == "kept" or until.isdecimal()):
         return None
     return KeyParts(parts[0], _unnamed(parts[1]), None if until == "kept" else int(until))
 
 
 def _named(text: str) -> str:
     """A text that every store takes as part of a name."""
-    return text if _PLAIN.fullmatch(text) and text not in (".", "..") else "=" + text.encode().hex()
+    if _PLAIN.fullmatch(text) and text not in (".", ".."):
+        return text
+    raw = text.encode()
+    return f"={raw.hex()}" if len(raw) <= _MOST_HEX else f"{_LONG}{sha256(raw).hexdigest()}"
 
 
-def _unnamed(text: str) -> str:
+def _unnamed(text: str) -> str | None:
+    if text.startswith(_LONG):
+        return None
     return bytes.fromhex(text[1:]).decode() if text.startswith("=") else text
 
 

@@ -192,6 +192,7 @@ class Verdict(msgspec.Struct):
     iter: dict[str, Any] = {}
     due: int | None = None
     error: ErrorInfo | None = None
+    is_broken: bool = False  # it could not be evaluated, which is the error
 
 
 def judge(
@@ -211,11 +212,13 @@ def judge(
             verdict.due = min(verdict.due, deadline)
     except RunwrightError as error:
         failed = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
-        verdict = Verdict(None, {"do": Do.FAIL}, Do.FAIL, error=failed)
+        verdict = Verdict(None, {"do": Do.FAIL}, Do.FAIL, error=failed, is_broken=True)
     evaluated: dict[str, Any] = {"matched_rule_index": verdict.rule, "action": verdict.action}
     evaluated |= {name: value for name, value in (("ctx", verdict.ctx), ("iter", verdict.iter)) if value}
     if verdict.due is not None:
         evaluated["next_attempt_at"] = from_micros(verdict.due)
+    if verdict.is_broken:
+        evaluated["error"] = verdict.error
     outcome = {"status": pipe.ended.status, **pipe.ended.outcome}
     decider.say("PolicyTaskEvaluated", path, pipe.attempt, evaluated)
     if verdict.do is Do.RETRY:
@@ -248,7 +251,7 @@ def _verdict(decider: Decider, station: Station, place: EntityPath, pipe: Pipe, 
         return _carried_out(decider, station, place, pipe, index, rules[index], scope)
     except RunwrightError as error:
         failed = ErrorInfo(error.code, error.detail, retryable=False, category="plan")
-        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=failed)
+        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=failed, is_broken=True)
 
 
 def _carried_out(
@@ -266,7 +269,7 @@ def _carried_out(
     ctx, own = fill(rule.set_ctx, scope), fill(rule.set_iter, scope)
     check_said("What this rule sets", ctx, own)
     if (conflict := _conflict(station, place, visit, ctx)) is not None:
-        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=conflict)
+        return Verdict(index, {"do": Do.FAIL}, Do.FAIL, error=conflict, is_broken=True)
     verdict = Verdict(index, {"do": rule.do}, rule.do, ctx, own)
     if rule.do is Do.JUMP:
         verdict.action["to"] = rule.to

@@ -20,7 +20,7 @@ from runwright.contract.keys import key_bytes
 from runwright.contract.timestamps import from_micros
 from runwright.core.chain import StoredEvent
 
-_DRIVING = frozenset(name for name, kind in CATALOG.items() if kind.changes_state)
+_DRIVING = frozenset(name for name, kind in CATALOG.items() if not kind.from_anyone)
 
 
 Context = tuple[str, str, str, str, str, str]

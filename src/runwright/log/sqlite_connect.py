@@ -92,16 +92,22 @@ def connect(path: Path, *, writer: bool) -> apsw.Connection:
     return connection
 
 
+def _unavailable(sentence: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_UNAVAILABLE, sentence)
+
+
 def prepare_store(path: Path) -> None:
     """Make the store, or bring it up to date; safe for several processes at once."""
     refuse_network_file_system(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # payloads are nobody else's business
+    except OSError as error:
+        raise _unavailable(f"The folder {path.parent} cannot be made: {error.strerror}.") from None
+    try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        raise RunwrightError(
-            ErrorCode.STORE_UNAVAILABLE, f"The folder {path.parent} cannot be made: {error.strerror}."
-        ) from None
+        advice = "Whoever only looks at a log writes beside it as well: use a copy."
+        raise _unavailable(f"{path} cannot be opened for writing: {error.strerror}. {advice}") from None
     with coded_errors(path):
         connection = apsw.Connection(str(path))
         try:

@@ -15,9 +15,14 @@ async def connect(url: str, **options: Any) -> Client:
     """The client goes on trying by itself; whoever asks is told after a while that nobody answers."""
     import nats
 
-    async with asyncio.timeout(PATIENCE):
-        return await cast("Any", nats).connect(url, error_cb=_told, **options)
+    last: list[Exception] = []
 
+    async def told(error: Exception) -> None:
+        """Whoever asks is told; the client would print it."""
+        last[:] = [error]
 
-async def _told(_error: Exception) -> None:
-    """Whoever asks next is told; the client would print it."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await cast("Any", nats).connect(url, error_cb=told, **options)
+    except TimeoutError:
+        raise TimeoutError(str(last[0]) if last else "nobody answers") from None

@@ -22,7 +22,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.playbook import Scope
 from runwright.contract.resultref import ResultRef, parse_result_address
 from runwright.contract.timestamps import is_utc, to_micros
-from runwright.core.keeping import EXPIRING, PASSING, Spot, read_result_key, result_key
+from runwright.core.keeping import EXPIRING, PASSING, KeyParts, Spot, read_result_key, result_key, tag_of
 
 from .encoding import MAX_RESULT_BYTES
 from .store import keep_file, not_available
@@ -43,9 +43,14 @@ class Tier(Protocol):
 
     def names(self, prefix: str) -> AsyncIterator[str]: ...
 
+    async def sweep(self, before: int) -> int:
+        """Delete what somebody who died left half written before this time, in microseconds; how much that was."""
+        ...
+
     async def close(self) -> None: ...
 
 
+DRAFTS_KEPT = 3600 * 1_000_000  # microseconds: nobody takes that long to write one
 Opening = Callable[[], Awaitable[Tier]]
 IsOver = Callable[[str, bool], Awaitable[bool]]
 """Whether a run has ended, or, if so asked, the one that it is a part of."""
@@ -61,10 +66,12 @@ class Tiers:
         self._open: dict[str, Tier] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # who waits for one waits for no other
 
-    async def put(self, spot: Spot, body: bytes) -> None:
+    async def put(self, run_id: str, spot: Spot, body: bytes) -> None:
         tier = await self._tier(spot.store)
         packed = await asyncio.to_thread(gzip.compress, body, 6) if spot.compression == "gzip" else body
         try:
+            if (tag := tag_of(spot.key)) is not None:
+                await tier.put(tag, run_id.encode())
             await tier.put(spot.key, packed)
         except OSError as error:
             raise _unreachable(spot.store, error) from error
@@ -79,14 +86,15 @@ class Tiers:
             raise not_available(f"{read.expires_at!r} is no time")
         if read.expires_at is not None and to_micros(read.expires_at) <= self._now():
             raise not_available(f"The result was kept until {read.expires_at}, and that is over")
-        key = result_key(read.scope, run_id, address.place, read.expires_at, read.meta.sha256)
-        tier = await self._tier(read.store)
+        key = result_key(read.scope, run_id, address.place, read.expires_at, read.meta)
+        self.check((read.store,))
         try:
-            packed = await tier.get(key)
+            packed = await (await self._tier(read.store)).get(key)
         except FileNotFoundError:
             raise not_available(f"The result is not in the store {read.store!r} any more{_because(read)}") from None
-        except OSError as error:
-            raise not_available(f"The store {read.store!r} does not answer: {_why(error)}", passing=True) from error
+        except (OSError, RunwrightError) as error:
+            why = error.detail.rstrip(".") if isinstance(error, RunwrightError) else _no_answer(read.store, error)
+            raise not_available(why, passing=True) from error
         body = packed if read.meta.compression == "none" else await asyncio.to_thread(_unpacked, packed, read)
         if body is None or sha256(body).hexdigest() != read.meta.sha256:
             raise not_available(f"The result in the store {read.store!r} is damaged: its content has changed")
@@ -114,24 +122,19 @@ class Tiers:
         return gone
 
     async def _prune(self, tier: Tier, is_over: IsOver) -> int:
-        known: dict[tuple[str, bool], bool] = {}
+        ends = _Ends(tier, is_over)
         gone: list[str] = []
         for shelf in PASSING:
             async for key in tier.names(f"{shelf}/"):
                 parts = read_result_key(key)
                 if parts is None:
                     continue
-                if parts.expires is not None and parts.expires * 1_000_000 <= self._now():
+                is_late = parts.expires is not None and parts.expires * 1_000_000 <= self._now()
+                if is_late or (parts.scope != EXPIRING and await ends.has_come(key, parts)):
                     gone.append(key)
-                elif parts.scope != EXPIRING:
-                    asked = (parts.run_id, parts.scope == Scope.WORKFLOW)
-                    if asked not in known:
-                        known[asked] = await is_over(*asked)
-                    if known[asked]:
-                        gone.append(key)
-        for key in gone:
+        for key in {*gone, *ends.tags}:
             await tier.delete(key)
-        return len(gone)
+        return len({*gone} - ends.tags) + await tier.sweep(self._now() - DRAFTS_KEPT)
 
     async def try_out(self, name: str, token: str) -> None:
         """Write something, read it and delete it again; what is in the way is an error. `token`: nobody else's."""
@@ -168,6 +171,37 @@ class Tiers:
                 except OSError as error:
                     raise _unreachable(name, error) from error
             return self._open[name]
+
+
+class _Ends:
+    """Which runs are over. Each is asked about once."""
+
+    def __init__(self, tier: Tier, is_over: IsOver) -> None:
+        self._tier = tier
+        self._is_over = is_over
+        self._known: dict[tuple[str, bool], bool] = {}
+        self._ids: dict[str, str | None] = {}
+        self.tags: set[str] = set()  # of runs that are over
+
+    async def has_come(self, key: str, parts: KeyParts) -> bool:
+        tag = tag_of(key)
+        run_id = parts.run_id if tag is None else await self._id_in(tag)
+        if run_id is None:
+            return False  # whose it is cannot be told
+        asked = (run_id, parts.scope == Scope.WORKFLOW)
+        if asked not in self._known:
+            self._known[asked] = await self._is_over(*asked)
+        if tag is not None and self._known[asked]:
+            self.tags.add(tag)
+        return self._known[asked]
+
+    async def _id_in(self, tag: str) -> str | None:
+        if tag not in self._ids:
+            try:
+                self._ids[tag] = (await self._tier.get(tag)).decode()
+            except FileNotFoundError:
+                self._ids[tag] = None
+        return self._ids[tag]
 
 
 def _not_configured(name: str, stores: Mapping[str, Any]) -> RunwrightError:
@@ -207,10 +241,12 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def _no_answer(store: str, error: OSError) -> str:
+    return f"The store {store!r} for results does not answer: {_why(error)}"
+
+
 def _unreachable(store: str, error: OSError) -> RunwrightError:
-    return RunwrightError(
-        ErrorCode.STORE_UNAVAILABLE, f"The store {store!r} for results does not answer: {_why(error)}."
-    )
+    return RunwrightError(ErrorCode.STORE_UNAVAILABLE, f"{_no_answer(store, error)}.")
 
 
 class FolderTier:
@@ -250,6 +286,22 @@ class FolderTier:
             found += [(place / name).as_posix() for name in files if not name.startswith(".")]
         return sorted(name for name in found if name.startswith(prefix))
 
+    async def sweep(self, before: int) -> int:
+        return await asyncio.to_thread(self._sweep, before)
+
+    def _sweep(self, before: int) -> int:
+        gone = 0
+        for folder, _, files in os.walk(self._folder):
+            for name in files:
+                draft = Path(folder) / name
+                try:
+                    if name.startswith(".") and draft.stat().st_mtime * 1e6 < before:
+                        draft.unlink()
+                        gone += 1
+                except FileNotFoundError:
+                    continue  # it was finished, or somebody else tidies up as well
+        return gone
+
     async def close(self) -> None: ...
 
 
@@ -275,6 +327,10 @@ class MemoryTier:
         for name in sorted(self.bodies):
             if name.startswith(prefix):
                 yield name
+
+    async def sweep(self, before: int) -> int:
+        del before
+        return 0
 
     async def close(self) -> None: ...
 

@@ -45,7 +45,7 @@ class KeptValues:
         if isinstance(where, str):
             await self._values.put(body, run.tenant_id)
         else:
-            await self.tiers.put(where, body)
+            await self.tiers.put(run.run_id, where, body)
 
     async def get(self, run: RunIdentity, ref: Mapping[str, Any]) -> bytes:
         """What a reference in this run's log names."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from runwright.contract.errors import STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
@@ -212,7 +213,8 @@ class RunDriver:
         for where, body in blobs.items():
             while True:
                 try:
-                    await self.engine.results.put(self.run, where, body)
+                    if not await self._unless_signalled(self.engine.results.put(self.run, where, body)):
+                        return False
                     break
                 except RunwrightError as error:
                     logger.warning("Run %s waits to put a value aside: %s", self.run.run_id, error, extra=self.about)
@@ -221,6 +223,20 @@ class RunDriver:
                         return False
                     await self.engine.clock.sleep(0.5)
         return True
+
+    async def _unless_signalled(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do this, which may take long; False if it was given up for a signal."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                if self._look_again:
+                    return False
+                self._sleep = self.engine.loop.create_future()
+                await asyncio.wait((task, self._sleep), return_when=asyncio.FIRST_COMPLETED)
+            task.result()
+            return True
+        finally:
+            task.cancel()
 
     async def _give_up_values(self, facts: list[Fact], blobs: dict[str | Spot, bytes]) -> None:
         """A signal came while values waited for their store. If the run is to end, it does so without them."""

@@ -32,7 +32,7 @@ _OF_WORKERS = frozenset(
         *("task.attempt.started", "task.attempt.done", "task.attempt.failed", "policy.task.evaluated"),
     }
 )
-"""What only a worker can know. Of loops and results, the model has both speak."""
+"""What only a worker can know. Of loops and results, the model has both speak, and says nothing of who begins."""
 
 _WITHOUT_WORKER = frozenset(
     {
@@ -166,7 +166,7 @@ def _is_about_step(said: Said) -> bool:
 def check_source(findings: Findings, place: Place, said: Said) -> None:
     """Workers never decide; the server speaks for them only where no live worker can."""
     role = _ROLES.get(said.name)
-    if said.source == "worker" and role is Role.SERVER:
+    if said.source == "worker" and role is Role.SERVER and said.family != "loop":
         findings.tell("EMISSION_RIGHT", f"A worker may not emit {said.name}.")
     elif said.source == "server" and said.name in _OF_WORKERS and not _may_server(place, said):
         findings.tell("EMISSION_RIGHT", f"The server may not emit {said.name} of what a worker carries out.")

@@ -88,8 +88,11 @@ def _visit(run: Execution, said: Said) -> Visit | None:
             return found
     if said.iteration_id is not None and (match := _STEP_RUN.fullmatch(said.iteration_id)) is not None:
         return run.visit(match["run"], match["step"])
-    name = None if said.family == "task" or said.name == "policy.task.evaluated" else step_name(said)
-    return None if name is None else _visit_by_name(run, said, name)
+    if said.family == "task" or said.name == "policy.task.evaluated" or said.entity_id is None:
+        return None
+    if (match := _STEP_RUN.fullmatch(said.entity_id)) is not None:
+        return run.visit(match["run"], match["step"])
+    return _visit_by_name(run, said, step_name(said) or "")
 
 
 def _name_for(step_run_id: str, said: Said) -> str | None:

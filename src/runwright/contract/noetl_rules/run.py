@@ -82,7 +82,11 @@ def _end(findings: Findings, run: Execution, said: Said) -> None:
         for visit in run.live:
             if visit.is_running:
                 findings.tell("STEP_OPEN", f"The workflow finished while {visit.step_run_id} had not ended.")
+        run.workflow_end = said
     if name == "playbook.finished":
+        told, end = said.status, None if run.workflow_end is None else run.workflow_end.status
+        if {told, end} == {"success", "error"}:
+            findings.tell("STATUS", f"The workflow ended with {end}, and its playbook with {told}.")
         if run.finished is not None:
             findings.tell("TWO_TERMINALS", "The playbook was finished before.")
         else:
@@ -106,7 +110,8 @@ def close(findings: Findings, run: Execution) -> None:
         findings.tell("MISSING", f"Execution {name} has no {station}.")
     if run.seen["policy.task.evaluated"]:
         for said in run.unjudged:
-            findings.tell("POLICY_MISSING", f"{said.name} came without asking the policy about the try.", about=said)
+            sentence = f"{said.name} came without asking the policy about the try."
+            findings.tell("POLICY_MISSING", sentence, about=said, warning=True)  # that it is told is recommended
     if run.finished is not None:
         _close_steps(findings, run, run.finished)
 

@@ -81,7 +81,7 @@ def read_said(event: dict[str, Any]) -> Said | None:
         text(event, "iteration_id"),
         number(event, "attempt", 1),
         text(event, "status"),
-        number(event, "seq", 1),
+        number(event, "seq", 0),
         mapping(event.get("payload")),
         name.partition(".")[0],
         name.rpartition(".")[2],

@@ -125,10 +125,11 @@ class Visit(msgspec.Struct, eq=False):
 class Execution(msgspec.Struct, eq=False):
     execution_id: str
     event_ids: set[str] = set()
-    seq: int = 0
+    seq: int = -1
     seen: Counter[str] = msgspec.field(default_factory=Counter[str])
     reached: int = -1  # how far it is on its way from request to end
     is_playbook: bool = False
+    workflow_end: Said | None = None
     finished: Said | None = None
     has_parents: bool = False
     has_step_parents: bool = False

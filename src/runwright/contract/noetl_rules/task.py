@@ -68,6 +68,8 @@ def attempt_started(findings: Findings, run: Execution, place: Place, said: Said
         findings.tell("ATTEMPT_ORDER", f"Try {number} does not follow from what came before.")
     elif task.judged is not None and task.action != "retry":
         findings.tell("ACTION", f"A policy said {task.action}, and the task was tried again.")
+    elif task.judged is not None and type(most := task.judged.part("action").get("attempts")) is int and number > most:
+        findings.tell("ACTION", f"A policy allows {most} tries, and this is the {number}th.")
     elif task.is_awaiting:
         run.unjudged.append(said)
     task.tries, task.last_try, task.judged, task.action = number, "started", None, None
@@ -84,8 +86,7 @@ def attempt_ended(findings: Findings, run: Execution, place: Place, said: Said) 
 
 def judged(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     do = said.part("action").get("do")
-    if do not in _ACTIONS:
-        findings.tell("PAYLOAD", f"policy.task.evaluated has an action with `do`: one of {', '.join(_ACTIONS)}.")
+    _check_action(findings, said, do)
     task = place.task
     if place.is_vague or task_label(said) in run.vague_tasks:
         return
@@ -100,6 +101,17 @@ def judged(findings: Findings, run: Execution, place: Place, said: Said) -> None
         findings.tell("POLICY_ORDER", "A policy was evaluated without an outcome.")
     _check_attempt(findings, max(1, task.tries), said)
     task.judged, task.action = said, do if isinstance(do, str) else None
+
+
+def _check_action(findings: Findings, said: Said, do: object) -> None:
+    index = said.payload.get("matched_rule_index")
+    if do not in _ACTIONS:
+        sentence = f"policy.task.evaluated has an action with `do`: one of {', '.join(_ACTIONS)}."
+        findings.tell("PAYLOAD", sentence, warning=not said.payload)
+    elif do == "jump" and not isinstance(said.part("action").get("to"), str):
+        findings.tell("PAYLOAD", "An action that is a jump says `to` which task.")
+    if index is not None and (type(index) is not int or index < 0):
+        findings.tell("PAYLOAD", "`matched_rule_index` is the number of a rule, from 0, or null.")
 
 
 def ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:
@@ -169,10 +181,9 @@ def _name_result(run: Execution, said: Said) -> None:
 
 
 def result_stored(findings: Findings, run: Execution, place: Place, said: Said) -> None:
-    ref = said.part("result_ref")
-    if not ref:
-        findings.tell("PAYLOAD", "result.stored has a `result_ref`.")
-    address = ref.get("ref")
+    address = said.part("result_ref").get("ref")
+    if not isinstance(address, str) or not address:
+        findings.tell("PAYLOAD", "result.stored has a `result_ref`, and that a `ref`.")
     if isinstance(address, str) and address in run.named_refs:
         findings.tell("RESULT_ORDER", "The result was stored after an event that speaks of it.")
     result_of(findings, run, place, said)

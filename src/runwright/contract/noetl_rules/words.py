@@ -16,13 +16,13 @@ CANONICAL = frozenset(kind.dotted for kind in CATALOG.values())
 
 _MUST = ("event_id", "event_type", "timestamp", "execution_id")
 _TEXTS = ("entity_id", "parent_id", "workflow_run_id", "step_run_id", "task_run_id", "iteration_id", "event_alias")
-_NUMBERS = (("attempt", 1), ("iteration", 0), ("duration_ms", 0), ("seq", 1))
+_NUMBERS = (("attempt", 1), ("iteration", 0), ("duration_ms", 0), ("seq", 0))
 _CHOICES = (("source", ("server", "worker")), ("entity_type", ENTITIES), ("status", STATUSES))
 _MOST_SEGMENTS = 3
 
 _STATUS_OF_VERB: dict[str, tuple[str, ...]] = {
-    "requested": ("in_progress",),
-    "scheduled": ("in_progress",),
+    "requested": ("in_progress", "success"),
+    "scheduled": ("in_progress", "success"),
     "started": ("in_progress",),
     "done": ("success", "skipped"),
     "failed": ("error",),
@@ -108,6 +108,8 @@ def _check_outcome(findings: Findings, said: Said) -> None:
     given = said.payload.get("outcome")
     if given is not None and not isinstance(given, dict):
         findings.tell("PAYLOAD", "`payload.outcome` is an object.")
+    elif said.part("outcome").get("status") is not None and said.outcome is None:
+        findings.tell("PAYLOAD", "The status of an outcome is ok or error.")
     elif said.name in ("task.done", "task.failed"):
         return
     elif said.verb == "done" and said.outcome is False:
