@@ -525,6 +525,12 @@ def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
     assert [task.dispatch for task in inner.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
 
 
+def test_a_drawing_calls_a_task_what_the_playbook_calls_it() -> None:
+    whole = {"tool": [{"x": noop()}, {"y": noop()}]}
+    tasks = [{"a": noop()}, {"b": {"kind": "workbook", "name": "w"}}]
+    assert "noop > playbook" in graph_text(read(playbook({"step": "s", "tool": tasks}, workbook={"w": whole})))
+
+
 def test_a_workbook_that_uses_itself_over_and_over_is_read_at_once() -> None:
     workbook = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}] * 2} for n in range(18)}
     for item in workbook.values():

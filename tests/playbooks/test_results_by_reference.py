@@ -18,7 +18,7 @@ from playbook_kit import code, noop, otherwise, play, playbook, result, rules, t
 from runwright.contract.paths import EntityPath
 from runwright.contract.resultref import parse_result_address, result_address
 from runwright.control.operations import Operations
-from runwright.results.tiers import FolderTier, Tiers
+from runwright.results.tiers import FolderTier, MemoryTier, Tiers, in_memory
 from servers import Nats
 
 LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
@@ -245,6 +245,33 @@ async def test_names_may_be_as_long_as_they_may(kind: str, file_store: str, scop
             return len(await names(operations, kind)) == left
 
         await until(is_tidy)
+
+
+async def test_what_says_whose_results_are_goes_after_them() -> None:
+    """Killed in between, whoever tidies up next still knows."""
+    tier, deleted = MemoryTier(), []
+    run = f"execution/~{'0' * 64}"
+    tier.bodies = {
+        f"{run}/id": b"long",
+        f"{run}/~{'1' * 64}/kept-{'2' * 64}": b"x",
+        f"execution/~{'3' * 64}/id": b"alone",
+    }
+    delete = tier.delete
+
+    async def noting(key: str) -> None:
+        deleted.append(key)
+        await delete(key)
+
+    tier.delete = noting  # type: ignore[method-assign]
+    asked: list[str] = []
+
+    async def is_over(run_id: str, whole: bool) -> bool:
+        asked.append(run_id)
+        return True
+
+    gone = await in_memory(lambda: 0, tier).prune(is_over)
+    assert (sorted(set(asked)), tier.bodies, max(gone.values(), key=str)) == (["alone", "long"], {}, 1)
+    assert deleted[0].endswith("2" * 64)
 
 
 async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) -> None:

@@ -20,7 +20,7 @@ PREVIEW = 1024  # bytes
 MANIFEST_INLINE = 1024  # bytes: the parts of a manifest stay at hand until its pipeline ends
 MOST_EXTRACTED = 16 * 1024  # bytes
 
-_MOST_HEX = 64  # bytes of a name that is written as it is; file systems take 255 characters, buckets 1024 in all
+_MOST_HEX = 64  # bytes of a name that is spelled out; file systems take 255 characters of one, buckets 1024 in all
 _LONG = "~"
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 _STEP = re.compile(r"\.?([^.\[\]$*?@()\"']+)|\[(\d{1,9})\]")
@@ -96,6 +96,10 @@ def tag_of(key: str) -> str | None:
     return f"{scope}/{name}/id" if name.startswith(_LONG) and scope in PASSING and scope != EXPIRING else None
 
 
+def is_tag(key: str) -> bool:
+    return key == tag_of(key)
+
+
 class KeyParts(msgspec.Struct, frozen=True):
     scope: str
     run_id: str | None  # none: too long for a key
@@ -104,7 +108,7 @@ class KeyParts(msgspec.Struct, frozen=True):
 
 def read_result_key(key: str) -> KeyParts | None:
     """What a key says; None where it is none of ours."""
-    if key == tag_of(key):
+    if is_tag(key):
         return KeyParts(key.partition("/")[0], None, None)
     parts = key.split("/")
     if len(parts) != 4 or parts[0] not in (*PASSING, Scope.PERMANENT):

@@ -17,6 +17,7 @@ from runwright.contract.plan import ExecutionPlan, Order, Step
 from runwright.core.playnet import forward_arcs, targets_of
 
 from .dependencies import Graph
+from .known import SUB_PLAN
 
 _SWEEPS = 8
 _STRAIGHT = 6.0  # how much more an arrow wants to be straight than short
@@ -58,7 +59,8 @@ def kind_of(step: Step) -> str:
     """What a step does: its kind, or those of its tasks."""
     if step.route is None:
         return step.kind
-    return " > ".join(task.kind.removeprefix("noetl.") for task in step.route.tasks)
+    kinds = ("playbook" if task.kind == SUB_PLAN else task.kind.removeprefix("noetl.") for task in step.route.tasks)
+    return " > ".join(kinds)
 
 
 def notes_of(plan: ExecutionPlan, step: Step) -> list[str]:

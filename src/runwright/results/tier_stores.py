@@ -48,11 +48,6 @@ class BucketTier:
                 for found in page:
                     yield found["path"]
 
-    async def sweep(self, before: int) -> int:
-        """Nothing is there by halves but what the store itself clears away."""
-        del before
-        return 0
-
     async def close(self) -> None: ...
 
 
@@ -125,11 +120,6 @@ class NatsTier:
                 return []
             return sorted(info.name for info in found if not info.deleted)
 
-    async def sweep(self, before: int) -> int:
-        """Nothing is there by halves but what the store itself clears away."""
-        del before
-        return 0
-
     async def close(self) -> None:
         await self._client.close()
 
@@ -186,11 +176,6 @@ class PostgresTier:
             for row in rows:
                 yield row[0]
             last = rows[-1][0]
-
-    async def sweep(self, before: int) -> int:
-        """Nothing is there by halves but what the store itself clears away."""
-        del before
-        return 0
 
     async def close(self) -> None:
         if self._close is not None:

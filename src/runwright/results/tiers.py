@@ -22,7 +22,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.playbook import Scope
 from runwright.contract.resultref import ResultRef, parse_result_address
 from runwright.contract.timestamps import is_utc, to_micros
-from runwright.core.keeping import EXPIRING, PASSING, KeyParts, Spot, read_result_key, result_key, tag_of
+from runwright.core.keeping import EXPIRING, PASSING, KeyParts, Spot, is_tag, read_result_key, result_key, tag_of
 
 from .encoding import MAX_RESULT_BYTES
 from .store import keep_file, not_available
@@ -42,10 +42,6 @@ class Tier(Protocol):
         ...
 
     def names(self, prefix: str) -> AsyncIterator[str]: ...
-
-    async def sweep(self, before: int) -> int:
-        """Delete what somebody who died left half written before this time, in microseconds; how much that was."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -104,7 +100,7 @@ class Tiers:
         """Delete everything that begins so; how much that was."""
         tier = await self._tier(store)
         keys = [key async for key in tier.names(prefix)]
-        for key in keys:
+        for key in sorted(keys, key=is_tag):  # those last: without them the others would be nobody's
             await tier.delete(key)
         return len(keys)
 
@@ -132,9 +128,11 @@ class Tiers:
                 is_late = parts.expires is not None and parts.expires * 1_000_000 <= self._now()
                 if is_late or (parts.scope != EXPIRING and await ends.has_come(key, parts)):
                     gone.append(key)
-        for key in {*gone, *ends.tags}:
+        results = [key for key in gone if key not in ends.tags]
+        for key in (*results, *ends.tags):
             await tier.delete(key)
-        return len({*gone} - ends.tags) + await tier.sweep(self._now() - DRAFTS_KEPT)
+        drafts = await tier.sweep(self._now() - DRAFTS_KEPT) if isinstance(tier, FolderTier) else 0
+        return len(results) + drafts
 
     async def try_out(self, name: str, token: str) -> None:
         """Write something, read it and delete it again; what is in the way is an error. `token`: nobody else's."""
@@ -287,6 +285,7 @@ class FolderTier:
         return sorted(name for name in found if name.startswith(prefix))
 
     async def sweep(self, before: int) -> int:
+        """Delete what somebody who died left half written before this time, in microseconds; how much that was."""
         return await asyncio.to_thread(self._sweep, before)
 
     def _sweep(self, before: int) -> int:
@@ -327,10 +326,6 @@ class MemoryTier:
         for name in sorted(self.bodies):
             if name.startswith(prefix):
                 yield name
-
-    async def sweep(self, before: int) -> int:
-        del before
-        return 0
 
     async def close(self) -> None: ...
 
