@@ -30,7 +30,7 @@ quick: $(VENV)/dev
 
 # The long kills and seeds.
 soak: $(VENV)/dev
-	RUNWRIGHT_PROFILE=soak RUNWRIGHT_KILLS=200 RUNWRIGHT_REQUIRE=postgres,s3,nats $(BIN)/python -m pytest -q -n 2 --dist worksteal -o faulthandler_timeout=3000
+	RUNWRIGHT_PROFILE=soak RUNWRIGHT_KILLS=200 RUNWRIGHT_REQUIRE=postgres,s3,nats $(BIN)/python -m pytest -q -n 3 --dist worksteal -o faulthandler_timeout=3000
 
 # Speed, as ratios against raw limits and peers measured in the same run; fails below a floor.
 bench: $(VENV)/bench
