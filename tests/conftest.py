@@ -20,7 +20,7 @@ import runwright as rw
 from servers import Bucket, Nats, Postgres, have_or_skip
 
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("full", max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("full", max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
 LIMIT = 3600 if PROFILE == "soak" else 120  # seconds a test
