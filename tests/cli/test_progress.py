@@ -15,6 +15,7 @@ from conftest import History
 from runwright.cli.hints import Commands
 from runwright.cli.picture import ticking
 from runwright.cli.progress import Picture as RunPicture
+from runwright.cli.render import between, duration
 from runwright.cli.screen import Screen
 from runwright.cli.session import Session
 from runwright.cli.story import Story
@@ -22,7 +23,7 @@ from runwright.cli.tree import lay_out
 from runwright.cli.words import Narrator
 from runwright.cli.written import readable
 from runwright.contract.plan import ExecutionPlan, Foreach, Order, PlanMetadata, Retry, Step
-from runwright.contract.timestamps import to_micros
+from runwright.contract.timestamps import from_micros, to_micros
 
 
 def graph(**needs: list[str]) -> ExecutionPlan:
@@ -263,3 +264,13 @@ def test_no_color_means_none(tmp_path: Path) -> None:
     terminal.wait_for("retry:")
     assert terminal.end() == 1
     assert "\x1b[3" not in terminal.output
+
+
+@pytest.mark.parametrize(
+    ("millis", "shown"),
+    [(0.4, "0 ms"), (170.9, "170 ms"), (999.9, "999 ms"), (59_999.9, "60.0 s"), (61_000, "1 min 01 s")],
+)
+def test_a_time_is_cut_off_alike_wherever_it_is_shown(millis: float, shown: str) -> None:
+    start = 1_700_000_000_000_000
+    assert duration(millis) == shown
+    assert between(from_micros(start), from_micros(start + int(millis * 1000))) == shown

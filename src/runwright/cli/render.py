@@ -79,10 +79,12 @@ def clock_time(time: str | None) -> str:
 
 
 def duration(millis: float | None) -> str:
+    """Parts of a millisecond are cut off, as where a fold counts them: all places say the same."""
     if millis is None:
         return ""
+    millis = int(millis)
     if millis < 1000:
-        return f"{millis:.0f} ms"
+        return f"{millis} ms"
     seconds = millis / 1000
     if seconds < 60:
         return f"{seconds:.1f} s"

@@ -10,14 +10,13 @@ import click
 from runwright.contract import payloads
 from runwright.contract.paths import EntityPath
 from runwright.contract.refs import ErrorInfo
-from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import RunStatus
 from runwright.control.interface import OutputReader
 from runwright.core.reading import read_payload
 from runwright.log.reader import LogReader
 
 from .hints import Commands
-from .render import between, clock_time, duration, plain, plural, status
+from .render import between, clock_time, plain, plural, status
 from .story import Asking, Story
 from .written import readable
 
@@ -104,19 +103,13 @@ class Reporter:
             (summary.skipped_steps, "skipped"),
         )
         told = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-        took = duration(_millis(summary.started_at, summary.completed_at))
+        took = between(summary.started_at, summary.completed_at)
         parts = [status(story.status), plain(story.plan_id), f"{plural(story.total, 'step')}: {told}" if told else ""]
         parts += [f"in {took}" if took else "", plain(story.run_id) if named else ""]
         line = "  ".join(filter(None, parts))
         if summary.reason and story.status is RunStatus.CANCELLED:
             line += f"\n  reason: {plain(summary.reason)}"
         return line
-
-
-def _millis(start: str | None, end: str | None) -> float | None:
-    if start is None or end is None or not (is_utc(start) and is_utc(end)):
-        return None
-    return max(0, to_micros(end) - to_micros(start)) / 1000
 
 
 def _code(error: ErrorInfo | None) -> str:
