@@ -43,6 +43,7 @@ class Shell:
             input=stdin,
             capture_output=True,
             env={**self.environment, **variables},
+            timeout=120,
         )
 
 
