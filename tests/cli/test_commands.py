@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
@@ -368,6 +369,16 @@ def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[
     assert found(1)["[results]"][0] == "wrong"
     settings.unlink()
     assert found(0) == {"[results]": ("ok", "defaults")}
+
+
+@pytest.mark.slow
+def test_a_command_that_used_a_bucket_ends_as_it_should(runwright: Shell, bucket: dict[str, str]) -> None:
+    """The client's coroutines aborted one process in five when it ended."""
+    table = f'[results.s3]\nurl = "{bucket["store"]}"\nendpoint = "{bucket["endpoint"]}"\nregion = "us-east-1"\n'
+    (runwright.folder / "runwright.toml").write_text(table)
+    with ThreadPoolExecutor(3) as threads:
+        ends = list(threads.map(lambda _: runwright.process("doctor", **Bucket.CREDENTIALS).returncode, range(12)))
+    assert ends == [0] * 12
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(recorded: Shell) -> None:

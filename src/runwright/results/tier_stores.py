@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from runwright.contract.errors import RunwrightError
 
@@ -19,36 +22,47 @@ if TYPE_CHECKING:
     from nats.js.object_store import ObjectStore
 
 PATIENCE = 30.0  # seconds that a store of NATS may take for one thing
+AT_ONCE = 32  # calls of a bucket
+RETRIES: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+"""Whoever waits for a bucket asks again by itself; what hangs in it holds up the end of the process."""
+
+T = TypeVar("T")
 
 
 class BucketTier:
-    """`s3://bucket/prefix`, with credentials from where S3 clients look for them."""
+    """`s3://bucket/prefix`, with credentials from where S3 clients look for them.
+
+    The client is called in threads. Its coroutines let go of Python objects a little after they are done, from threads
+    of their own: an interpreter that ends in that moment is aborted, and a run that ended well exits as if it had not.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self._store = open_bucket(url, options)
+        self._store = open_bucket(url, {**options, "retry_config": RETRIES})
+        self._threads = ThreadPoolExecutor(AT_ONCE, "results in a bucket")
 
     async def put(self, key: str, body: bytes) -> None:
-        with bucket_troubles():
-            await self._store.put_async(key, body)
+        await self._do(self._store.put, key, body)
 
     async def get(self, key: str) -> bytes:
-        with bucket_troubles():
-            found = await self._store.get_async(key)
-            return bytes(await found.bytes_async())
+        return await self._do(lambda: bytes(self._store.get(key).bytes()))
 
     async def delete(self, key: str) -> None:
-        with bucket_troubles():
-            await self._store.delete_async(key)
+        await self._do(self._store.delete, key)
 
     async def names(self, prefix: str) -> AsyncIterator[str]:
-        with bucket_troubles():
-            # A bucket lists by whole parts of names, which is what the slash at the end of a prefix stands for.
-            pages: Any = self._store.list(prefix or None)  # pyright: ignore[reportUnknownMemberType]
-            async for page in pages:
-                for found in page:
-                    yield found["path"]
+        # A bucket lists by whole parts of names, which is what the slash at the end of a prefix stands for.
+        pages: Any = iter(self._store.list(prefix or None))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        page: Any
+        while (page := await self._do(next, pages, None)) is not None:
+            for found in page:
+                yield found["path"]
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _do(self, work: Callable[..., T], *arguments: Any) -> T:
+        with bucket_troubles():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
 
 
 class NatsTier:
