@@ -60,6 +60,10 @@ class Terminal:
         for name in ("NO_COLOR", "COLUMNS", "LINES"):
             environment.pop(name, None)
 
+        modes = termios.tcgetattr(slave)
+        modes[3] |= termios.NOFLSH  # else Ctrl-C throws away what was printed and has not been read yet
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
+
         def take_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs us in the background has it ignored
