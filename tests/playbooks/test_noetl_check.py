@@ -383,6 +383,21 @@ CAUSES = {
 }
 
 
+async def test_what_the_model_leaves_open_may_be_said_otherwise(file_store: str) -> None:
+    """Counting from 0, loops that a worker tells of, requests that were a success, policies that are not told."""
+    log = await written(file_store)
+    for number, event in enumerate(log):
+        event["seq"] = number
+        if event["event_type"].startswith("loop."):
+            event["source"] = "worker"
+        if event["event_type"] in ("playbook.execution.requested", "step.scheduled"):
+            event["status"] = "success"
+    assert wrong(log) == []
+    del log[first(log, "policy.task.evaluated")]
+    assert wrong(log) == []
+    assert "POLICY_MISSING" in {finding.code for finding in NoetlChecker().check(log)}
+
+
 async def test_causes_come_first_without_ids_of_runs_too(file_store: str) -> None:
     log = await written(file_store)
     for code_, change in FAULTS:
