@@ -243,6 +243,7 @@ FAULTS: list[tuple[str, Change]] = [
     ("LOOP_OPEN", both(telling("loop.done", "meta", "done", value=1), without_any(iteration=1))),
     ("TASK_OPEN", without_any(event_type="task.done", iteration=1)),
     ("ITERATION", with_field("loop.iteration.started", "iteration", 99)),
+    ("IN_FLIGHT", telling("loop.started", "meta", "maxInFlight", value=1)),
     # Steps, their tokens and arcs
     ("STARTED_TWICE", again("step.started", after="next.evaluated")),
     ("NO_TOKEN", again("step.scheduled", after="next.evaluated")),

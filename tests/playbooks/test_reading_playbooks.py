@@ -242,6 +242,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (playbook({"step": "a", "tool": noop()}, workbook=["x"]), "A task of the workbook has a name and a tool."),
     (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "The code is no Python"),
+    (playbook({"step": "a", "tool": {"kind": "python", "code": "return 1"}}), "Set `result` instead."),
+    (
+        playbook({"step": "a", "tool": {"kind": "shell", "command": "true", "commands": ["false"]}}),
+        "`commands` says again what `command` says. Write one of them.",
+    ),
+    (
+        playbook({"step": "a", "tool": {"kind": "http", "url": "http://x.example", "json": {}, "body": "x"}}),
+        "`body` says again what `json` says.",
+    ),
     (playbook({"step": "a", "tool": {"kind": "http"}}), "needs `url`"),
     (playbook({"step": "a", "tool": {"kind": "postgres", "query": "select 1"}}), "Say which database"),
     (playbook(STEP, executor={"spec": {"final_step": "z"}}), "There is no step 'z'"),
@@ -289,7 +298,7 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     loaded = plan_from_dict(
         playbook(
             {"step": "a", "tool": {**noop(), "spec": policy}},
-            {"step": "lost", "tool": {"kind": "sqlite", "path": "x.db", "query": "select {{ 1 }}"}},
+            {"step": "lost", "tool": {"kind": "sqlite", "path": "x.db", "query": "select {{ 1 }}", "auth": "db"}},
         ),
         all_tools(),
     )
@@ -297,6 +306,7 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     assert "When none of these rules matches" in sentences
     assert "No arc leads to 'lost'" in sentences
     assert "Values become part of the SQL text" in sentences
+    assert "Its `auth` is not looked at: `path` says where it is." in sentences
 
 
 def test_what_real_playbooks_say_beside_the_language_is_read() -> None:

@@ -42,6 +42,13 @@ class Fields:
                 advice = did_you_mean(name, known) or f" It has {', '.join(known)}."
                 self.wrong(name, f"{owner} has no field {name!r}.{advice}", on_key=True)
 
+    def one_of(self, *names: str) -> str | None:
+        """Which of several names for the same thing is given. Of two, one would be dropped without a word."""
+        given = [name for name in names if name in self]
+        for name in given[1:]:
+            self.wrong(name, f"`{name}` says again what `{given[0]}` says. Write one of them.", on_key=True)
+        return given[0] if given else None
+
     def text(self, name: str) -> str | None:
         value = self._data.get(name)
         if value is None or isinstance(value, str):

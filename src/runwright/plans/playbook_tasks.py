@@ -284,14 +284,14 @@ class TaskReader:
         own = ("url", "endpoint", "method", "headers", "max_bytes", *queries, *bodies)
         fields.refuse_unknown((*COMMON, *own, *NOT_LOOKED_AT), "A task of kind http", GONE)
         self._warn_of(fields, NOT_LOOKED_AT)
-        inputs: dict[str, Any] = {"url": fields.raw("url") or fields.raw("endpoint")}
+        inputs: dict[str, Any] = {"url": _first(fields, "url", "endpoint")}
         inputs |= {name: fields.raw(name) for name in ("method", "headers") if name in fields}
         query = {**(fields.mapping("query") or {}), **(fields.mapping("params") or {})}
         if query:
             inputs["query"] = query
         if "max_bytes" in fields:
             inputs["maxBytes"] = fields.raw("max_bytes")
-        sent = next((name for name in bodies if fields.raw(name) is not None), None)
+        sent = fields.one_of(*bodies)
         body = None if sent is None else fields.raw(sent)
         if body is None and args and str(inputs.get("method", "GET")).upper() not in ("GET", "HEAD"):
             body = args
@@ -320,13 +320,13 @@ class TaskReader:
         places = ("connection", "dsn", "url", "database", "path")
         fields.refuse_unknown((*COMMON, *texts, *places, "params", "max_rows", "pool"), f"A task of kind {kind}", GONE)
         self._warn_of(fields, ("pool",))
-        query = next((fields.raw(name) for name in texts if name in fields), None)
+        query = _first(fields, *texts)
         if isinstance(query, list):
             query = ";\n".join(str(part).rstrip().rstrip(";") for part in cast("list[Any]", query))
         if isinstance(query, str) and any_expression(query):
             sentence = "Values become part of the SQL text. Bind them instead: write :name, and name under `args`."
             self._findings.warning(fields.path, sentence)
-        connection = next((fields.raw(name) for name in places if name in fields), None) or self._auth(fields)
+        connection = self._place_or_auth(fields, *places)
         if isinstance(connection, str) and "://" not in connection and not any_expression(connection):
             connection = f"{kind}:///{connection}"
         if connection is None and kind == "duckdb":
@@ -346,7 +346,7 @@ class TaskReader:
 
     def _auth(self, fields: Fields) -> Any:
         """Credentials are named, never written: the name of a secret."""
-        auth = fields.raw("auth") or fields.raw("credential")
+        auth = _first(fields, "auth", "credential")
         if isinstance(auth, dict):
             given = cast("dict[str, Any]", auth)
             auth = given.get("credential") or given.get("secret") or given.get("key") or given.get("name")
@@ -357,10 +357,20 @@ class TaskReader:
             return None
         return {"secret": auth}
 
+    def _place_or_auth(self, fields: Fields, *places: str) -> Any:
+        """Where a server or a database is: said outright, or by the secret that has its address."""
+        auth, place = self._auth(fields), fields.one_of(*places)
+        if place is None:
+            return auth
+        if auth is not None:
+            sentence = f"Its `auth` is not looked at: `{place}` says where it is. A secret has the whole address."
+            self._findings.warning((*fields.path, place), sentence)
+        return fields.raw(place)
+
     def _shell(self, fields: Fields, args: dict[str, Any]) -> _Own:
         texts = ("command", "cmd", "cmds", "commands", "script")
         fields.refuse_unknown((*COMMON, *texts, "env", "cwd", "working_dir", "shell"), "A task of kind shell", GONE)
-        command = next((fields.raw(name) for name in texts if name in fields), None)
+        command = _first(fields, *texts)
         if isinstance(command, list):
             command = "\n".join(map(str, cast("list[Any]", command)))
             command = f"set -e\n{command}"
@@ -368,8 +378,8 @@ class TaskReader:
         env = {**args, **(fields.mapping("env") or {})}
         if env:
             inputs["env"] = env
-        if "cwd" in fields or "working_dir" in fields:
-            inputs["cwd"] = fields.raw("cwd") or fields.raw("working_dir")
+        if (folder := _first(fields, "cwd", "working_dir")) is not None:
+            inputs["cwd"] = folder
         if "shell" in fields:
             inputs["shell"] = fields.raw("shell")
         return _Own("shell", inputs)
@@ -387,9 +397,9 @@ class TaskReader:
         if action not in ("get", "put"):
             fields.wrong("action", "`action` is get or put.")
         inputs: dict[str, Any] = {"action": action}
-        for name, ours in (("path", "path"), ("source", "path"), ("to", "path"), ("ref", "ref"), ("uri", "ref")):
-            if name in fields:
-                inputs[ours] = fields.raw(name)
+        for ours, names in (("path", ("path", "source", "to")), ("ref", ("ref", "uri"))):
+            if (given := _first(fields, *names)) is not None:
+                inputs[ours] = given
         inputs |= {name: fields.raw(name) for name in ("data", "type") if name in fields}
         if "result_ref" in args:
             inputs.setdefault("ref", args["result_ref"])
@@ -399,11 +409,11 @@ class TaskReader:
         own = ("operation", "url", "bucket", "key", "value", "data", "payload", "subject", "wait")
         fields.refuse_unknown((*COMMON, *own), "A task of kind nats", GONE)
         inputs = {name: fields.raw(name) for name in own if name in fields and name not in ("data", "payload")}
-        value = next((fields.raw(name) for name in ("value", "data", "payload") if name in fields), args or None)
-        if value is not None:
-            inputs["value"] = value
-        if "url" not in inputs and (auth := self._auth(fields)) is not None:
-            inputs["url"] = auth
+        value = _first(fields, "value", "data", "payload")
+        if value is not None or args:
+            inputs["value"] = args if value is None else value
+        if (url := self._place_or_auth(fields, "url")) is not None:
+            inputs["url"] = url
         return _Own(f"{DIALECT}nats", inputs)
 
     def _secrets(self, fields: Fields, args: dict[str, Any]) -> _Own:
@@ -440,6 +450,12 @@ class TaskReader:
         where = {"ref": ref} if ref is not None else {} if path is None else {"path": path}
         inherit = {"inherit": True} if fields.flag("inherit", False) else {}
         return _Own(SUB_PLAN, {**where, "params": given, **inherit})
+
+
+def _first(fields: Fields, *names: str) -> Any:
+    """What is given under one of several names."""
+    given = fields.one_of(*names)
+    return None if given is None else fields.raw(given)
 
 
 def _no_kind(kind: str | None) -> str:

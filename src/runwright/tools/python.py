@@ -188,7 +188,8 @@ def code_trouble(code: str) -> str | None:
     try:
         _compile(code)
     except SyntaxError as error:
-        return f"The code is no Python: {error.msg} (line {error.lineno})."
+        advice = " Set `result` instead." if "'return' outside" in error.msg else ""
+        return f"The code is no Python: {error.msg} (line {error.lineno}).{advice}"
     except (ValueError, RecursionError, MemoryError) as error:
         return f"The code is no Python: {error}."
     return None

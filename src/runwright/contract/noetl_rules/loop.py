@@ -17,7 +17,8 @@ def loop_started(findings: Findings, run: Execution, place: Place, said: Said) -
     state = None if visit.loop is None else visit.loop.state
     if state == "started" or (state == "done" and run.is_playbook):
         findings.tell("STARTED_TWICE", "The loop of this run of the step began before.")
-    visit.loop = Loop("started", said.entity_id, total=_count(said, "total"))
+    most = _count(said, "maxInFlight") or _count(said, "max_in_flight")
+    visit.loop = Loop("started", said.entity_id, total=_count(said, "total"), most=most)
 
 
 def iteration_scheduled(findings: Findings, run: Execution, place: Place, _said: Said) -> None:
@@ -41,6 +42,8 @@ def iteration_started(findings: Findings, run: Execution, place: Place, _said: S
     elif each.state is None and run.is_playbook:
         findings.tell("NOT_SCHEDULED", "The iteration started without being scheduled.")
     loop.move(each, "started")
+    if run.is_playbook and loop.most is not None and (under_way := loop.states["started"]) > loop.most:
+        findings.tell("IN_FLIGHT", f"{under_way} iterations are under way, and the loop allows {loop.most} at once.")
 
 
 def iteration_ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:

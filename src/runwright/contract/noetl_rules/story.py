@@ -68,6 +68,7 @@ class Loop(msgspec.Struct, eq=False):
     entity_id: str | None = None
     is_vague: bool = False  # some iterations cannot be told apart
     total: int | None = None
+    most: int | None = None  # iterations at once
     rounds: dict[str, Round] = {}
     by_index: dict[int, Round] = {}
     states: Counter[str | None] = msgspec.field(default_factory=Counter[str | None])
