@@ -65,3 +65,17 @@ def test_settings_that_make_no_sense_are_named(folder: Path, toml: str, sentence
     done = runwright(folder, "results", "get", "r")
     assert done.returncode == 2
     assert sentence in done.stderr, done.stderr
+
+
+def test_every_store_that_cannot_be_tidied_is_named_and_the_others_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = "127.0.0.1:9"
+    bucket = f'[results.s3]\nurl = "s3://bucket/x"\nendpoint = "http://{nobody}"\n'
+    (folder / "runwright.toml").write_text(f'{bucket}[results.nats_object]\nurl = "nats://{nobody}"\n')
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    pruned = runwright(folder, "results", "prune")
+    assert (pruned.returncode, pruned.stdout) == (3, "local: 1 deleted\n"), pruned.stderr
+    for name in ("nats_object", "s3"):
+        assert f"The store '{name}' for results does not answer" in pruned.stderr

@@ -58,11 +58,9 @@ async def test_errors_of_a_server_are_retried_and_then_fail(file_store: str) -> 
         tool = {"kind": "http", "url": f"{server.url}/broken", "spec": policy}
         async with engine(file_store) as operations:
             snapshot, story = await play(operations, playbook({"step": "a", "tool": tool}))
-            evaluated = [
-                record.payload
-                for record in await operations.log.read(snapshot.run_id)
-                if record.event_type == "PolicyTaskEvaluated"
-            ]
+            records = await operations.log.read(snapshot.run_id)
+        evaluated = [record.payload for record in records if record.event_type == "PolicyTaskEvaluated"]
+        failed = next(noetl_event(record) for record in records if record.event_type == "TaskFailed")
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "HTTP_STATUS")
         assert server.seen["/broken"] == 3
     assert only(story, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
@@ -77,6 +75,9 @@ async def test_errors_of_a_server_are_retried_and_then_fail(file_store: str) -> 
     assert evaluated[0]["matched_rule_index"] == 0
     assert evaluated[0]["action"] == {"do": "retry", "attempts": 3, "backoff": "exponential", "delay": 0.01}
     assert evaluated[2]["action"]["do"] == "fail"
+    assert [error["kind"] for error in (failed["payload"]["error"], failed["payload"]["outcome"]["error"])] == [
+        "http"
+    ] * 2
 
 
 async def test_answers_are_routed_by_jumps(file_store: str) -> None:
@@ -575,6 +576,9 @@ async def test_a_condition_that_raises_is_no_mismatch(file_store: str) -> None:
         snapshot, story = await play(operations, task)
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
         assert "TaskFailed a/a EXPRESSION_ERROR" in story
+        evaluated = await operations.log.find_event(snapshot.run_id, "PolicyTaskEvaluated", "a/a", 1)
+        assert evaluated is not None
+        assert (evaluated.payload["action"], evaluated.payload["error"]["code"]) == ({"do": "fail"}, "EXPRESSION_ERROR")
 
 
 async def test_two_iterations_may_not_write_the_same_key(file_store: str) -> None:
