@@ -140,6 +140,20 @@ def in_pipeline(name: str, before: str, number: int) -> Change:
     return change
 
 
+def steered(*names: str) -> Change:
+    """Said of the playbook while its steps are at work."""
+
+    def change(log: Log) -> Log:
+        root = log[first(log, "playbook.started")]
+        more = [{**root, "event_id": f"{name} {at}", "event_type": name, "event_alias": None,
+                 "status": "paused" if name == "playbook.paused" else "success", "payload": {}}
+                for at, name in enumerate(names)]  # fmt: skip
+        log[first(log, "step.done") : first(log, "step.done")] = more
+        return renumbered(log)
+
+    return change
+
+
 def at_end(name: str) -> Change:
     def change(log: Log) -> Log:
         log.append(log.pop(first(log, name)))
@@ -231,6 +245,7 @@ FAULTS: list[tuple[str, Change]] = [
     ("AFTER_THE_END", at_end("playbook.started")),
     ("AFTER_THE_END", again("result.stored", after="playbook.processed")),
     ("NOT_PAUSED", with_field("workflow.started", "event_type", "playbook.resumed")),
+    ("NOT_PAUSED", steered("playbook.paused", "playbook.resumed", "playbook.resumed")),
     # Loops
     ("STARTED_TWICE", again("loop.started")),
     ("SCHEDULED_TWICE", again("loop.iteration.scheduled")),
@@ -243,6 +258,7 @@ FAULTS: list[tuple[str, Change]] = [
     ("LOOP_OPEN", both(telling("loop.done", "meta", "done", value=1), without_any(iteration=1))),
     ("TASK_OPEN", without_any(event_type="task.done", iteration=1)),
     ("ITERATION", with_field("loop.iteration.started", "iteration", 99)),
+    ("ENTITY", with_field("loop.done", "entity_id", "c")),
     ("IN_FLIGHT", telling("loop.started", "meta", "maxInFlight", value=1)),
     # Steps, their tokens and arcs
     ("STARTED_TWICE", again("step.started", after="next.evaluated")),

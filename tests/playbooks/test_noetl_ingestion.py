@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import runwright as rw
 from engine_kit import engine
-from playbook_kit import code, noop, otherwise, play, playbook, rules, when
+from playbook_kit import code, noop, otherwise, play, playbook, rules, to, when
 from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
 from runwright.contract.noetl_read import NoetlReader
@@ -67,6 +67,17 @@ PLAYBOOK = playbook(
     {"step": "b", "tool": noop("{{ args.x }}"), "set": {"ctx.k": "{{ (ctx.k | default(0)) + 1 }}"},
      "next": {"arcs": [{"step": "b", "args": {"x": 2}, "when": "{{ ctx.k < 3 }}"}]}},
 )  # fmt: skip
+MARK = "import runwright as rw\nmark = rw.current_step().checkpoint\nmark({'at': 1})\nmark({'at': 2})"
+ODD = playbook(
+    {"step": "a", "tool": code(MARK), "next": to("b", "load:iteration:3", mode="inclusive")},
+    {"step": "b", "tool": noop(),
+     "spec": {"policy": {"admit": {"rules": [{"when": "{{ ctx.ok | default(false) }}", "then": {"allow": True}},
+                                             {"else": {"then": {"allow": False}}}]}}},
+     "next": {"arcs": [{"step": "b", "when": "{{ not ctx.again | default(false) }}", "set": {"ctx.again": True}}]}},
+    {"step": "load:iteration:3", "loop": {"in": [1, 2], "iterator": "n"},
+     "tool": [{"x:attempt:3": {**code(MARK), "spec": rules(otherwise("continue"))}}], "set": {"ctx.ok": True}},
+)  # fmt: skip
+"""Marks of progress, a step that is judged twice before it is admitted, and names that look like ids."""
 PLAN = {
     "plan": "p",
     "onFailure": "continue",
@@ -79,12 +90,14 @@ PLAN = {
             "python": {"code": "1 / 0"},
             "retry": {"maxAttempts": 2, "initial": 0},
         },
+        {"id": "marked", "foreach": {"in": [1, 2]}, "python": {"code": MARK}},
+        {"id": "slow", "foreach": {"in": [1, 2]}, "wait": "10ms"},
     ],
     "order": "graph",
 }
 
 
-@pytest.mark.parametrize("document", [PLAYBOOK, PLAN], ids=["playbook", "plan"])
+@pytest.mark.parametrize("document", [PLAYBOOK, ODD, PLAN], ids=["playbook", "odd", "plan"])
 async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tmp_path: Path) -> None:
     async with engine(store) as operations:
         snapshot, _ = await play(operations, document)
@@ -92,6 +105,7 @@ async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tm
         words = [noetl_event(record) for record in records]
         for each in words:
             SCHEMA.validate(each)
+        assert NoetlChecker().check(words) == []
         again = await taken(operations.log, *words)
         assert set(again) == {"duplicate"}, "the same log has them already"
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
@@ -324,6 +338,13 @@ LEGACY = [
     ("sink.started", {}, "TaskStarted"),
     ("sink.done", {}, "TaskDone"),
     ("sink.failed", {}, "TaskFailed"),
+    ("sink.finished", {"status": "error"}, "TaskFailed"),
+    ("tool.finished", {}, "TaskDone"),
+    ("tool.done", {"payload": {"error": {"kind": "http"}}}, "TaskFailed"),
+    ("tool.timeout", {"status": "error"}, "TaskFailed"),
+    ("tool.progress", {}, "task.progress"),
+    ("retry.exhausted", {"status": "error"}, "TaskAttemptFailed"),
+    ("retry.scheduled", {"status": "in_progress"}, "task.attempt.scheduled"),
     ("case.evaluated", {"payload": {"selected": [{"step": "b"}]}}, "NextEvaluated"),
     ("case.evaluated", {"payload": {"action": {"do": "retry"}}}, "PolicyTaskEvaluated"),
     ("call.done", {"payload": {"result": 3}}, "TaskDone"),
@@ -382,6 +403,38 @@ async def test_an_iteration_that_is_known_by_its_entity_alone(store: str) -> Non
         assert await taken(log, *events) == ["appended"] * len(events)
         told = [line for line in await story(log) if line.startswith("LoopIteration")]
     assert told == [f"LoopIteration{verb} s[{at}]" for at in (0, 1) for verb in ("Scheduled", "Started", "Done")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids", "place"),
+    [
+        ("task.started", {"parent_id": "step:a:run:1", "task_run_id": "task:fetch:run:2"}, "a/fetch@2"),
+        ("loop.iteration.started", {"iteration_id": "step:a:run:2:iteration:3"}, "a@2[3]"),
+        ("next.evaluated", {"parent_id": "step:a:run:2"}, "a@2"),
+        ("policy.task.evaluated", {"step_run_id": "step:a:run:1", "parent_id": "task:fetch:run:1"}, "a/fetch"),
+        ("task.started", {"task_run_id": "task:fetch:run:1"}, "/task:fetch:run:1"),
+        ("task.started", {"parent_id": "workflow:exec_01JH"}, "None"),
+    ],
+)
+def test_ids_say_what_an_event_is_about_also_without_an_entity(kind: str, ids: dict[str, Any], place: str) -> None:
+    assert str(NoetlReader().read(event(1, kind, **ids)).place) == place
+
+
+async def test_who_says_nothing_of_a_task_is_not_told_that_it_is_the_playbook() -> None:
+    async with rw.open_log("memory://") as log:
+        assert await taken(log, event(1, "task.started")) == ["appended"]
+        (shown,) = [noetl_event(record) for record in await log.read("exec_01JH")]
+    SCHEMA.validate(shown)
+    assert (shown["entity_type"], shown["entity_id"]) == ("task", None)
+
+
+async def test_a_field_that_is_there_twice_is_given_back_twice() -> None:
+    told = event(1, "playbook.finished", payload={"reason": "why", "meta": {"reason": "other"}})
+    async with rw.open_log("memory://") as log:
+        assert await taken(log, told) == ["appended"]
+        (shown,) = [noetl_event(record) for record in await log.read("exec_01JH")]
+    assert shown["payload"]["reason"] == "why"
+    assert shown["payload"]["meta"]["reason"] == "other"
 
 
 def test_a_node_is_an_entity() -> None:

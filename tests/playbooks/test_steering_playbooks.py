@@ -59,6 +59,18 @@ async def test_a_cancelled_playbook_leaves_nothing_open(store: str, tmp_path: Pa
     assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
+async def test_a_try_that_is_cancelled_ends_before_its_task(store: str, tmp_path: Path) -> None:
+    task = {**code(HOLD, go=str(tmp_path / "never")), "spec": rules(otherwise("continue"))}
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
+        await event(operations, run_id, "TaskAttemptStarted", "a/a")
+        await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
+        assert (await ended(operations, run_id)).status == "CANCELLED"
+        told = only(await story(operations, run_id), "TaskAttemptFailed", "TaskFailed", "PolicyTaskEvaluated")
+        assert told == ["TaskAttemptFailed a/a", "TaskFailed a/a KILLED"]
+        assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
+
+
 async def test_a_task_that_waits_to_be_tried_again_ends_with_its_run(store: str) -> None:
     task = {**code("1 / 0"), "spec": rules(otherwise("retry", attempts=2, delay=60))}
     async with engine(store) as operations:

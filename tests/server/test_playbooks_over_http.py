@@ -28,7 +28,7 @@ async def test_a_playbook_is_started_and_read_in_both_words(file_store: str) -> 
         assert NoetlChecker().check(words["events"]) == []
         ours = await me.get(f"{at(run_id)}/events")
         assert [event["seq"] for event in words["events"]] == [event["runSeq"] for event in ours["events"]]
-        one = await me.get(f"{at(run_id)}/events?format=noetl&eventType=NextEvaluated&stepId=a")
+        one = await me.get(f"{at(run_id)}/events?format=noetl&eventType=next.evaluated&stepId=a")
         assert one["events"][0]["event_type"] == "next.evaluated"
         assert one["events"][0]["payload"]["selected"] == [{"step": "b"}]
 

@@ -33,6 +33,9 @@ _STATUS = {
 _TRIED = ("step", "loop", "task", "result")
 """What there are attempts of. A second decision is none."""
 
+ORDINALS = frozenset({"CheckpointWritten", "PolicyAdmitEvaluated"})
+"""Types of which there may be several for one entity: their number is none of an attempt."""
+
 _AS_THEY_ARE = ("Task", "Policy", "Next", "Result")
 """Types whose payloads the model spells out."""
 
@@ -50,7 +53,7 @@ class NoetlEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution_id: str
     source: Literal["server", "worker"]
     entity_type: str
-    entity_id: str
+    entity_id: str | None
     parent_id: str | None
     seq: int
     workflow_run_id: str
@@ -124,7 +127,8 @@ def rendered(record: RunEventWrite, payload: dict[str, Any], seq: int) -> dict[s
             event["iteration_id"] = iteration_id(place)
         if place.task is not None:
             event["task_run_id"] = task_run_id(place)
-    if (place is not None and place.task is not None) or (record.logical_attempt_id > 1 and entity in _TRIED):
+    is_tried = record.logical_attempt_id > 1 and entity in _TRIED
+    if record.event_type not in ORDINALS and (is_tried or (place is not None and place.task is not None)):
         event["attempt"] = record.logical_attempt_id
     event["status"] = _status(record.event_type, name, payload)
     if is_duration(took := payload.pop("durationMs", _duration_within(payload))):
@@ -186,9 +190,9 @@ def _duration_within(payload: dict[str, Any]) -> Any:
     return found
 
 
-def _entity_id(entity: str, record: RunEventWrite, place: EntityPath | None) -> str:
+def _entity_id(entity: str, record: RunEventWrite, place: EntityPath | None) -> str | None:
     if place is None:
-        return record.step_id or (record.run_id if entity == "workflow" else record.plan_id)
+        return record.step_id or {"workflow": record.run_id, "playbook": record.plan_id}.get(entity)
     if entity in ("next", "policy", "result"):
         owner = f"step:{place.step}" if place.task is None else f"task:{place.task}"
         return f"{owner}:attempt:{record.logical_attempt_id}" if entity == "result" and place.task else owner

@@ -26,15 +26,12 @@ _TODAY = {
 """What servers say that speak no model, and what it is in this one."""
 
 _ENDING = {
-    "step.exit": "step",
-    "tool.processed": "task",
-    "tool.completed": "task",
-    "retry.processed": "task.attempt",
-    "sink.processed": "task",
-    "sink.done": "task",
-    "sink.completed": "task",
+    *("done", "processed", "completed", "finished", "ended", "succeeded", "success", "executed", "result"),
+    *("saved", "stored", "written"),
 }
-"""Ends of which only the status says whether they were good."""
+"""How earlier models call ends. Only the status says whether they were good."""
+
+_ENDING_BADLY = {"failed", "error", "timeout", "exhausted", "cancelled"}
 
 UNDER_WAY = frozenset(
     {
@@ -52,18 +49,22 @@ def canonical(name: str, status: str, payload: dict[str, Any]) -> str:
     """The name of today."""
     if name in _TODAY:
         return _TODAY[name]
-    entity = _ENDING.get(name)
-    if entity is not None:
-        return f"{entity}.failed" if _is_bad(status, payload) else f"{entity}.done"
+    if name == "step.exit":
+        return "step.failed" if _is_bad(status, payload) else "step.done"
     if LEGACY.fullmatch(name) is None:
         return name
     family, _, verb = name.partition(".")
     if family == "case":
         routes = {"next", "selected", "matched", "arcs", "route"} & payload.keys()
         return "next.evaluated" if routes else "policy.task.evaluated"
-    is_end = verb.rpartition(".")[2] in ("failed", "error")
-    entity = "task.attempt" if family == "retry" else "task"
-    return f"{entity}.failed" if is_end else f"{entity}.started" if "start" in verb else f"{entity}.done"
+    entity, last = "task.attempt" if family == "retry" else "task", verb.rstrip(".").rpartition(".")[2]
+    if not last:
+        return name
+    if last.startswith("start"):
+        return f"{entity}.started"
+    if last in _ENDING_BADLY or (last in _ENDING and _is_bad(status, payload)):
+        return f"{entity}.failed"
+    return f"{entity}.done" if last in _ENDING else f"{entity}.{last}"  # anything else ends nothing
 
 
 def our_type(given: str, dotted: str, status: str, payload: dict[str, Any]) -> str:

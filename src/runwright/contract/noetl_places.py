@@ -67,9 +67,13 @@ class Whereabouts:
         name = name if isinstance(name, str) and name else None
         if name is not None and name.startswith(SIGNAL):
             return name
-        if entity in ("playbook", "workflow") or (name is None and not document.get("step_run_id")):
+        known = name or document.get("step_run_id")
+        if entity in ("playbook", "workflow") or (entity == "step" and not known):
             return None
         step, task = self._step(document), _task(entity, name, document)
+        known = known or document.get("task_run_id")
+        if step is None and task is None and not known:
+            return None
         if step is None and task is None and name is not None:
             step = self._by_name(name.removeprefix("step:"), document)
         if task is not None and step is not None and step.task is None:
@@ -77,7 +81,7 @@ class Whereabouts:
         if step is not None and _can_be_path(step):
             return step
         owner = None if entity == "step" else document.get("parent_id") or document.get("step_run_id")
-        parts = (owner, name or document.get("step_run_id"))
+        parts = (owner, known)
         text = "/".join(str(part) for part in parts if part).replace("|", "¦")[:MOST]
         return f"/{text}" if task is not None else text or None
 

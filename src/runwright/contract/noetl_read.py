@@ -13,7 +13,7 @@ import msgspec
 from .catalog import CATALOG
 from .errors import ErrorCode, RunwrightError
 from .events import RunEventRecord
-from .noetl import BEGINNINGS, is_as_it_is
+from .noetl import BEGINNINGS, ORDINALS, is_as_it_is
 from .noetl_names import UNDER_WAY, canonical, our_type
 from .noetl_places import MOST, Whereabouts, attempt_in
 from .noetl_rest import ENTITIES, REST, is_duration, rest_of
@@ -36,6 +36,7 @@ _FIELDS = {
     name: frozenset(field.encode_name for field in msgspec.structs.fields(kind.payload))
     for name, kind in CATALOG.items()
 }
+_CHECKPOINT = CATALOG["CheckpointWritten"].dotted  # of a step, or of one of its tasks
 _replace = msgspec.structs.replace
 _MOST_ATTEMPTS = 2**31 - 1
 TELLING = frozenset(name for name in CATALOG if name.startswith(("Step", "Task", "LoopIteration")))
@@ -77,7 +78,8 @@ class Incoming(msgspec.Struct, frozen=True):
     def further(self) -> Incoming:
         """The same at the next spot: a further visit of its step or task, or a further attempt."""
         place = self.place
-        if not isinstance(place, EntityPath) or self.event_type in _OF_ATTEMPTS or (place.indexes and not place.task):
+        is_counted = self.event_type in _OF_ATTEMPTS or (self.says_visit and self.event_type in ORDINALS)
+        if not isinstance(place, EntityPath) or is_counted or (place.indexes and not place.task):
             return _replace(self, attempt=self.attempt + 1)
         if place.task is not None:
             place = _replace(place, task_visit=place.task_visit + 1)
@@ -99,7 +101,9 @@ class Incoming(msgspec.Struct, frozen=True):
             given = {name: value for name, value in given.items() if name != "event_alias"}
         moved = frozenset[str]()
         if not is_as_it_is(self.event_type):
-            moved = _FIELDS[self.event_type] & self.payload.keys() - {"error"}
+            known = _FIELDS[self.event_type] & self.payload.keys() - {"error"}
+            outer, _ = _payload_of(given)
+            moved = frozenset(name for name in known if outer.get(name, self.payload[name]) == self.payload[name])
         return rest_of(given, shown, moved)
 
 
@@ -177,7 +181,8 @@ def plan_of(document: dict[str, Any]) -> tuple[str, str | None] | None:
 def _entity(dotted: str, document: dict[str, Any]) -> str:
     """What it is about; an entity of an earlier model is what its event is called today."""
     given = document.get("entity_type")
-    return given if given in ENTITIES else dotted.partition(".")[0]
+    entity = given if given in ENTITIES else dotted.partition(".")[0]
+    return "task" if dotted == _CHECKPOINT and isinstance(document.get("task_run_id"), str) else entity
 
 
 def _named(document: dict[str, Any]) -> dict[str, Any]:

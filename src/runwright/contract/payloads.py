@@ -145,7 +145,7 @@ class TaskEnded(SnakePayload, frozen=True):
     extracted: JsonObject | None = None
     ctx: JsonObject | None = None
     error: ErrorInfo | None = None
-    idle: bool | None = None  # it was between two tries
+    idle: bool | None = None  # no try of it was under way any more
 
 
 class PolicyAdmitEvaluated(SnakePayload, frozen=True):

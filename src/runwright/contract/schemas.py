@@ -111,7 +111,7 @@ def noetl_schema() -> dict[str, Any]:
         "execution_id": text,
         "source": {"enum": ["server", "worker"]},
         "entity_type": {"enum": list(ENTITIES)},
-        "entity_id": text,
+        "entity_id": {**text, "type": ["string", "null"]},
         "parent_id": _or_null(text),
         "seq": {"type": "integer", "minimum": 1},
         "workflow_run_id": text,

@@ -379,9 +379,17 @@ def stop_tasks(decider: Decider, error: ErrorInfo) -> None:
     """The run ends now: tasks that were begun end with it, also those that were to be tried again."""
     outcome = {"status": "error", "error": {"kind": "cancelled", "code": error.code, "retryable": False}}
     for path, pipe in _at_tasks(decider):
-        if pipe.do is None:
-            idle = {} if pipe.running else {"idle": True}
-            decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": error, **idle})
+        if pipe.do is not None:
+            continue
+        if pipe.running and _has_policy(decider, path):
+            decider.say("TaskAttemptFailed", path, pipe.attempt, {"outcome": outcome})
+        idle = {} if pipe.running else {"idle": True}  # the end of its try was the end of its work
+        decider.say("TaskFailed", path, pipe.attempt, {"outcome": outcome, "error": error, **idle})
+
+
+def _has_policy(decider: Decider, path: str) -> bool:
+    place = parse_path(path)
+    return place is not None and decider.station(place.step).tasks[place.task or ""].rules is not None
 
 
 def tasks_under_way(decider: Decider) -> list[tuple[str, int]]:

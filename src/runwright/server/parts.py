@@ -82,7 +82,8 @@ async def list_events(
         if event_id is not None:
             found = await log.find_by_id(run_id, event_id)
         else:
-            found = await log.find_event(run_id, event_type or "", step_id, attempt)
+            wanted = [await log.find_event(run_id, kind, step_id, attempt) for kind in types_in(event_type or "")]
+            found = next((record for record in wanted if record is not None), None)
         only = [] if found is None else [_in_words(found, format)]
         return answer({"events": only, "lastEventSeq": row.last_seq, "nextAfterSeq": None})
     if types is not None or entity is not None:

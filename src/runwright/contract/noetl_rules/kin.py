@@ -7,7 +7,7 @@ from collections.abc import Callable
 from runwright.contract.catalog import CATALOG, Role
 
 from .findings import Findings
-from .place import Place, label_in, step_name, task_label, without_attempt
+from .place import Place, is_within_step, label_in, step_name, task_label, without_attempt
 from .said import Said
 from .story import Execution
 
@@ -23,6 +23,9 @@ _PARENTS: dict[str, tuple[str, ...]] = {
     "result": ("task", "step", "iteration"),
 }
 """What the parent of an event may be: workflow, step, task, in this order."""
+
+_WITHIN_STEP = ("workflow", "execution", "playbook", "step", "iteration")
+"""The same for what the model does not have, and a step, an iteration or a task may say."""
 
 _INNER = frozenset({"step", "task", "loop", "next"})
 _ROLES = {kind.dotted: kind.role for kind in CATALOG.values()}
@@ -72,6 +75,8 @@ def _allowed(said: Said) -> tuple[str, ...]:
     """Nothing where the model does not say."""
     if said.name not in _ROLES:
         return ()
+    if is_within_step(said):
+        return _WITHIN_STEP
     allowed = _PARENTS.get(said.name) or _PARENTS.get(said.family, ())
     return (*allowed, "workflow") if said.family == "result" and said.task_run_id is None else allowed
 
@@ -156,7 +161,7 @@ def check_entity(findings: Findings, run: Execution, place: Place, said: Said) -
 
 def _is_about_step(said: Said) -> bool:
     if said.family == "step":
-        return True
+        return not is_within_step(said) or said.iteration_id is None
     return said.name in ("next.evaluated", "policy.admit.evaluated") and (said.entity_id or "").startswith("step:")
 
 

@@ -90,6 +90,8 @@ def loop_done(findings: Findings, run: Execution, place: Place, said: Said) -> N
         findings.tell("NOT_STARTED", "A loop was done that never began.")
         visit.loop = Loop("done")
         return
+    if None not in (loop.entity_id, said.entity_id) and loop.entity_id != said.entity_id:
+        findings.tell("ENTITY", f"The loop that began is {loop.entity_id!r}, and not {said.entity_id!r}.")
     if loop.state == "done":
         findings.tell("LOOP_DONE_TWICE", "The loop was done before.")
     elif loop.state is None:

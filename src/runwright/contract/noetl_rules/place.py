@@ -21,6 +21,7 @@ _ATTEMPT = re.compile(r"(:run:\d{1,18}):attempt:\d{1,18}$")
 _TASK_RUN = re.compile(r"task:(?P<label>.+):run:\d{1,18}")
 _OF_STEPS = frozenset({"step", "task", "loop", "next", "policy"})
 _INSIDE = frozenset({"task", "policy", "result", "loop"})
+_STEP_ITSELF = frozenset({"step.scheduled", "step.started", "step.done", "step.failed", "step.skipped"})
 
 
 class Place(msgspec.Struct):
@@ -48,12 +49,17 @@ def place_of(run: Execution, said: Said) -> Place:
         if visit is None and said.name == "policy.task.evaluated":
             return _by_task(run, said)
         place = Place(visit)
-        if visit is not None and said.family in _INSIDE:
+        if visit is not None and (said.family in _INSIDE or is_within_step(said)):
             place.round = _round(run, visit, said)
             place.task = _task(place, said)
             place.is_vague = place.is_loose and said.task_run_id is None and said.family in ("task", "policy")
         return place
     return _of_result(run, said) if said.family == "result" else Place()
+
+
+def is_within_step(said: Said) -> bool:
+    """`step.checkpoint.written` and the like, which are not in the model: iterations and tasks have them too."""
+    return said.family == "step" and said.name not in _STEP_ITSELF
 
 
 def step_name(said: Said) -> str | None:
@@ -63,11 +69,13 @@ def step_name(said: Said) -> str | None:
 
 
 def task_label(said: Said) -> str | None:
-    """`fetch`, of `fetch`, `task:fetch` and `task:fetch:attempt:3`."""
+    """`fetch`, of `fetch` and `task:fetch`; of a result also `task:fetch:attempt:3`."""
     label = said.entity_id
     if label is None or said.family == "task":
         return label
-    return re.sub(r":attempt:\d{1,18}$", "", label[5:]) if label.startswith("task:") else None
+    if not label.startswith("task:"):
+        return None
+    return re.sub(r":attempt:\d{1,18}$", "", label[5:]) if said.family == "result" else label[5:]
 
 
 def without_attempt(step_run_id: str) -> str:
@@ -175,14 +183,22 @@ def _iteration_id(run: Execution, visit: Visit, said: Said) -> str | None:
     if said.iteration_id is not None:
         return said.iteration_id
     parent = said.parent_id
-    if parent is not None and (parent in run.rounds or ":iteration:" in parent):
+    if parent is not None and (parent in run.rounds or _names_iteration(parent)):
         return parent
     entity = said.entity_id
     if entity is None or not said.name.startswith("loop.iteration."):
         return None
     loop = None if visit.loop is None else visit.loop.entity_id
     is_own = said.iteration is None and entity not in (loop, visit.name, f"loop:{visit.name}", visit.step_run_id)
-    return entity if is_own or ":iteration:" in entity else None
+    return entity if is_own or _names_iteration(entity) else None
+
+
+def _names_iteration(given: str) -> bool:
+    """Not `step:load:iteration:3:run:1`, which is a run of a step of that name."""
+    if ":iteration:" not in given:
+        return False
+    match = _STEP_RUN.fullmatch(given)
+    return match is None or match["at"] is not None
 
 
 def _with_name(run: Execution, loop: Loop, found: Round, given: str) -> Round | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .findings import Findings
-from .said import Said
+from .said import STOPS, Said
 from .story import Execution, Visit
 
 _WAY = (
@@ -41,9 +41,6 @@ _OF_PLAYBOOKS = frozenset(
 )
 """Whoever says one of these runs a playbook, and must say all that the model asks for."""
 
-_STOPS = frozenset({"cancelled", "canceled", "killed", "timeout", "run_timeout", "operator"})
-"""What errors are called of whatever was stopped before it could end by itself."""
-
 
 def take_station(findings: Findings, run: Execution, said: Said) -> None:
     """Where on its way the execution is, and whether the event belongs there."""
@@ -53,8 +50,8 @@ def take_station(findings: Findings, run: Execution, said: Said) -> None:
     _end(findings, run, said)
     rank = _STEPS if name in _AT_WORK else _RANK.get(name)
     if rank is None:
-        if name == "playbook.resumed" and not run.seen["playbook.paused"]:
-            findings.tell("NOT_PAUSED", "The playbook was resumed, and had never been paused.")
+        if name == "playbook.resumed" and run.seen[name] >= run.seen["playbook.paused"]:
+            findings.tell("NOT_PAUSED", "The playbook was resumed, and was not paused.")
         return
     if rank != _STEPS and run.seen[name] and name not in ("playbook.execution.requested", "playbook.finished"):
         findings.tell("TWICE", f"{name} was said before.")
@@ -139,7 +136,7 @@ def _is_stopped(finished: Said) -> bool:
 
 def _speaks_of_stop(said: Said) -> bool:
     """A step that took too long was not stopped with all the rest."""
-    return bool(_STOPS & said.trouble) and "step_timeout" not in said.trouble
+    return bool(STOPS & said.trouble) and "step_timeout" not in said.trouble
 
 
 def _close_steps(findings: Findings, run: Execution, finished: Said) -> None:

@@ -12,6 +12,9 @@ import msgspec
 LARGEST = 2**53
 """Whole numbers beyond it are not the same in every reader of JSON."""
 
+STOPS = frozenset({"cancelled", "canceled", "killed", "timeout", "run_timeout", "operator"})
+"""What errors are called of whatever was stopped before it could end by itself."""
+
 _GOOD, _BAD = frozenset({"ok", "success"}), frozenset({"error", "failed", "failure"})
 
 

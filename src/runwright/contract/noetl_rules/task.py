@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .findings import Findings
 from .place import Place, task_label
-from .said import Said
+from .said import STOPS, Said
 from .story import Execution, Pipeline, TaskRun
 
 _ACTIONS = ("retry", "jump", "continue", "break", "fail")
@@ -127,7 +127,7 @@ def ended(findings: Findings, run: Execution, place: Place, said: Said) -> None:
     _check_attempt(findings, max(1, task.tries), said)
     if said.name == "task.done":
         _check_good_end(findings, task)
-    if task.is_awaiting:
+    if task.is_awaiting and not (said.verb == "failed" and STOPS & said.trouble):
         run.unjudged.append(said)
     _check_outcome(findings, task, said)
     task.ended = said.verb
