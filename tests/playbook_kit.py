@@ -31,7 +31,7 @@ def rules(*each: dict[str, Any]) -> dict[str, Any]:
     return {"policy": {"rules": list(each)}}
 
 
-def when(condition: str, do: str, **more: Any) -> dict[str, Any]:
+def when(condition: str, do: str | None, **more: Any) -> dict[str, Any]:
     return {"when": "{{ " + condition + " }}", "then": {"do": do, **more}}
 
 

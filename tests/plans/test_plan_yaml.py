@@ -47,6 +47,7 @@ def test_plain_scalars_are_those_of_the_core_schema(scalar: str, value: Any) -> 
         ("plan: p\nparams: {a: 1, a: 2}\n", "2:16", "The field 'a' is there twice."),
         ("plan: p\nparams: {1: 2}\n", "2:10", "put it in quotes"),
         ("plan: p\nparams: {[a]: 2}\n", "2:10", "put it in quotes"),
+        ("plan: p\nparams: {a: {{ b }}}\n", "2:14", "begins with an expression is put in quotes"),
         ("plan: p\nparams: {<<: {a: 1}}\n", "2:10", "Merge keys"),
         ("plan: p\nparams: {a: .inf}\n", "2:13", "must be finite"),
         ("plan: p\nparams: {a: .nan}\n", "2:13", "must be finite"),

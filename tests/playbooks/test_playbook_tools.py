@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_kit import engine
-from playbook_kit import code, noop, play, playbook, result, to
+from playbook_kit import code, noop, otherwise, play, playbook, result, rules, to, when
 from runwright.plans.load import plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import all_tools
@@ -185,3 +185,29 @@ def test_older_words_are_read_as_those_of_today() -> None:
     assert [str(warning) for warning in loaded.warnings if "is read as" in str(warning)]
     with pytest.raises(PlanInvalid, match="looks like a secret"):
         plan_from_dict({**document, "workload": {"pg_credential": "S3cret!x"}}, all_tools())
+
+
+@pytest.mark.slow
+async def test_policies_tell_errors_of_postgres_apart(file_store: str, postgres_url: str) -> None:
+    def task(query: str, state: str) -> dict[str, Any]:
+        known = (
+            f"outcome.pg.code == '{state}' and outcome.pg.sqlstate == '{state}' and outcome.error.kind == 'postgres'"
+        )
+        spec = rules(when(known, "continue"), otherwise("fail"))
+        return {"kind": "postgres", "connection": "{{ url }}", "query": query, "args": {"n": 1}, "spec": spec}
+
+    twice = "create table t (n integer primary key); insert into t values (:n); insert into t values (:n)"
+    document = playbook(
+        {"step": "a", "tool": [{"typo": task("selec :n", "42601")}, {"twice": task(twice, "23505")}]},
+        workload={"url": postgres_url},
+    )
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+        assert snapshot.status == "COMPLETED", "\n".join(story)
+
+
+async def test_a_value_that_is_missing_in_sql_is_named(file_store: str) -> None:
+    document = playbook({"step": "a", "tool": {"kind": "sqlite", "path": "x.db", "query": "select :there"}})
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+    assert snapshot.root_cause.message == "The query uses :there, and `args` has no 'there'."

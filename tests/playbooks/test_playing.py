@@ -487,6 +487,93 @@ async def test_a_step_that_is_not_admitted_waits_for_ctx(file_store: str) -> Non
         assert (stuck.status, stuck.root_cause.code) == ("FAILED", "ADMISSION_DEADLOCK")
 
 
+@pytest.mark.parametrize("name", ["step.done", "loop.done", "call.done"])
+async def test_admission_knows_the_end_of_a_loop_by_every_name(file_store: str, name: str) -> None:
+    admit = [
+        {"when": f"{{{{ event.name == '{name}' }}}}", "then": {"allow": True}},
+        {"else": {"then": {"allow": False}}},
+    ]
+    document = playbook(
+        {"step": "a", "loop": {"in": [1], "iterator": "n"}, "tool": noop(), "next": to("b")},
+        {"step": "b", "tool": noop(), "spec": {"policy": {"admit": {"rules": admit}}}},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+    assert snapshot.status == "COMPLETED"
+
+
+async def test_only_what_is_compared_with_the_name_of_the_event_is_a_name(file_store: str) -> None:
+    arcs = [{"step": "b", "when": "{{ word == 'loop.done' and event.name in ['call.done', 'loop.done'] }}"}]
+    document = playbook({"step": "a", "tool": noop(), "next": {"arcs": arcs}}, {"step": "b", "tool": noop()})
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, {**document, "workload": {"word": "loop.done"}})
+    assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
+
+
+async def test_those_who_were_not_admitted_are_named_and_not_who_waits_for_them(file_store: str) -> None:
+    never = {"policy": {"admit": {"rules": [{"else": {"then": {"allow": False}}}]}}}
+    document = playbook(
+        {"step": "a", "next": to("gate", "join", mode="inclusive")},
+        {"step": "gate", "spec": never, "tool": noop(), "next": to("join")},
+        {"step": "join", "tool": noop()},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+    assert snapshot.root_cause.message == "Nothing goes on, and these steps wait to be admitted: gate."
+
+
+async def test_what_an_iteration_sets_is_what_it_sees(file_store: str) -> None:
+    tasks = [
+        {**noop("next"), "name": "t", "set": {"iter.cursor": "{{ output.data }}"}},
+        {**noop(["{{ iter.cursor }}", "{{ cursor }}", "{{ iter.index }}"]), "name": "u"},
+    ]
+    document = playbook(
+        {"step": "s", "loop": {"in": ["a", "b"], "iterator": "cursor"}, "tool": tasks, "next": to("e")},
+        {"step": "e", "tool": noop("{{ s }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == [["next", "next", 0], ["next", "next", 1]]
+
+
+async def test_tasks_of_the_workbook_have_labels(file_store: str) -> None:
+    tasks = [
+        {"name": "first", "kind": "workbook", "task": "w"},
+        {"name": "w", "kind": "workbook"},
+        {**noop("{{ [first, w] }}"), "name": "end"},
+    ]
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, playbook({"step": "s", "tool": tasks}, workbook={"w": noop(5)}))
+        assert await result(operations, snapshot) == [5, 5]
+
+
+async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str) -> None:
+    arcs = [
+        {"step": "fetch", "when": "{{ fetch.page == 10 }}"},
+        {"step": "save", "when": "{{ event.name == 'step.failed' }}"},
+    ]
+    document = playbook(
+        {"step": "fetch", "tool": code("result = {'page': 10 // (1 - n)}", n="{{ ctx.n }}"),
+         "set": {"ctx.n": "{{ ctx.n + 1 }}"}, "next": {"arcs": arcs}},
+        {"step": "save", "tool": noop("{{ fetch.page | default('nothing') if fetch is defined else 'nothing' }}")},
+        ctx={"n": 0},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == "nothing"
+
+
+async def test_an_arc_sets_what_the_step_it_leads_to_reads(file_store: str) -> None:
+    arc = {"step": "b", "set": {"step.x": 1, "y": 2, "ctx.z": 3}}
+    document = playbook(
+        {"step": "a", "tool": noop(), "next": {"arcs": [arc]}},
+        {"step": "b", "tool": noop("{{ [step.x, args.x, args.y, ctx.z] }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == [1, 1, 2, 3]
+
+
 async def test_the_final_step_runs_once_and_last(file_store: str) -> None:
     document = playbook(
         {"step": "a", "next": to("b", "end", mode="inclusive")},

@@ -230,6 +230,38 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         playbook({"step": "a", "tool": noop(), "next": to("a")}, executor={"spec": {"final_step": "a"}}),
         "The final step is the last: 'a' has a `next`",
     ),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules(when("true", None), otherwise("continue"))}}),
+        "A rule says what to do",
+    ),
+    (
+        playbook({"step": "a", "tool": {**noop(), "spec": rules({"then": {"do": "fail"}}, otherwise("continue"))}}),
+        "`else` comes last, and so does a rule without `when`",
+    ),
+    (
+        playbook(
+            {
+                **STEP,
+                "spec": {
+                    "policy": {
+                        "admit": {
+                            "rules": [{"else": {"then": {"allow": False}}}, {"when": "true", "then": {"allow": True}}]
+                        }
+                    }
+                },
+            }
+        ),
+        "`else` comes last, and so does a rule without `when`",
+    ),
+    (playbook(STEP, executor={"final_step": "a"}), "The executor has no field 'final_step'"),
+    (playbook(STEP, workbook={"x": {"kind": "nonsense"}}), "There is no kind 'nonsense'"),
+    (playbook(STEP, workbook={"x": {"tool": [noop(), {"kind": "noop", "retry": 3}]}}), "`retry` is gone"),
+    (
+        playbook({"step": "a", "tool": noop(), "next": {"arcs": [{"step": "a", "set": {"foo.x": 1}}]}}),
+        "An arc sets `ctx.name` or an argument, and not 'foo.x'.",
+    ),
+    (playbook({"step": "a", "tool": {**noop(), "set": {"ctx.a.b": 1}}}), "write ctx.a, with a mapping"),
+    (playbook({"step": "a", "tool": [{**noop(), "name": 5}, noop()]}), "`name` is text; put it in quotes."),
     (playbook(STEP, kind="Credential"), "A playbook says so: `kind: Playbook`."),
     (
         playbook({**STEP, "spec": {"policy": {"lifecycle": {"timeout": 3}}}}),
@@ -293,11 +325,28 @@ workflow:
     ]
 
 
+@pytest.mark.parametrize(("before", "line"), [("  next:\n    arcs:\n", 10), ("  next:\n", 9)])
+def test_an_arc_that_leads_nowhere_is_named_where_it_stands(before: str, line: int) -> None:
+    text = f"""apiVersion: noetl.io/v10
+kind: Playbook
+metadata: {{name: p}}
+workflow:
+- step: s
+{before}    - {{stp: s}}
+    - {{step: s}}
+    - {{step: nowhere}}
+"""
+    with pytest.raises(PlanInvalid) as caught:
+        load_plan(text, name="p.yaml", kinds=all_tools())
+    assert [problem.line for problem in caught.value.problems if "nowhere" in problem.sentence] == [line]
+
+
 def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     policy = rules(when("outcome.status == 'error'", "fail"))
+    moot = rules(otherwise("continue", attempts=3, to="nowhere"))
     loaded = plan_from_dict(
         playbook(
-            {"step": "a", "tool": {**noop(), "spec": policy}},
+            {"step": "a", "tool": [{**noop(), "spec": policy}, {**noop(), "spec": moot}]},
             {"step": "lost", "tool": {"kind": "sqlite", "path": "x.db", "query": "select {{ 1 }}", "auth": "db"}},
         ),
         all_tools(),
@@ -307,6 +356,8 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     assert "No arc leads to 'lost'" in sentences
     assert "Values become part of the SQL text" in sentences
     assert "Its `auth` is not looked at: `path` says where it is." in sentences
+    assert "`attempts` is not looked at: it belongs to `do: retry`." in sentences
+    assert "`to` is not looked at: it belongs to `do: jump`." in sentences
 
 
 def test_what_real_playbooks_say_beside_the_language_is_read() -> None:

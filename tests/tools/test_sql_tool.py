@@ -88,6 +88,20 @@ async def test_several_statements_go_together(database: str) -> None:
     assert int(read["rows"][0]["n"]) == 3
 
 
+async def test_each_of_several_statements_has_its_own_values(database: str) -> None:
+    script = """create table t (n integer, word text);
+        insert into t values (:n, ':n; :word'); insert into t values (:m, :word);
+        select n, word from t where n >= :n order by n"""
+    (read,) = await results_of(step("s", database, script, args={"n": 1, "m": 2, "word": "two; words"}))
+    assert read["rows"] == [{"n": 1, "word": ":n; :word"}, {"n": 2, "word": "two; words"}]
+    error = await error_of(
+        step("again", database, "insert into t values (:n, 'x'); insert into nowhere values (:n)", args={"n": 3})
+    )
+    assert error.code == "SQL_ERROR"
+    (count,) = await results_of(step("count", database, "select count(*) as n from t"))
+    assert count["rows"] == [{"n": 2}], "all of it is one transaction"
+
+
 async def test_values_of_every_kind_come_back_as_json(database: str) -> None:
     query = "select 1.5 as half, null as missing, 'ü' as text, 12345678901 as large"
     (read,) = await results_of(step("s", database, query))

@@ -88,7 +88,7 @@ class PlayScope:
         scope["iter"] = own = self.iteration(station, place, pipe)
         if station.route.loop is not None and place.indexes:
             scope.setdefault(station.route.loop.iterator, own[station.route.loop.iterator])
-        scope.setdefault("step", pipe.iter)
+        scope.setdefault("step", {**visit.args, **pipe.iter})
         return scope
 
     def _manifest(self, gathering: Gathering) -> Any:
@@ -104,14 +104,14 @@ class PlayScope:
         return values
 
     def iteration(self, station: Station, place: EntityPath, pipe: Pipe) -> dict[str, Any]:
-        found = dict(pipe.iter)
+        found: dict[str, Any] = {}
         if station.route.loop is not None and place.indexes:
             loop = self._work.loops[place.owner]
             index = place.indexes[0]
             found.update({station.route.loop.iterator: self.items(loop)[index], "index": index})
         if self._work.parent_iter is not None:
             found["parent"] = self._work.parent_iter
-        return found
+        return found | pipe.iter  # whoever sets one of these means it
 
     def items(self, loop: LoopWork) -> list[Any]:
         if loop.listed is None:

@@ -460,7 +460,8 @@ class Router:
         if failures:
             path, error = next(iter(failures.items()))
         elif waiting or (final is not None and play.final is None):
-            names = ", ".join(waiting) or str(final)
+            denied = [name for name in waiting if name in play.denied]  # others wait for what these lead to
+            names = ", ".join(denied or waiting) or str(final)
             message = f"Nothing goes on, and these steps wait to be admitted: {names}."
             path, error = waiting[0] if waiting else str(final), ErrorInfo("ADMISSION_DEADLOCK", message, False, "plan")
         else:

@@ -128,12 +128,14 @@ def _step_ended(work: Workings, event: FoldableEvent) -> None:
         for times in (work.retry_at, work.due_at):
             for path in [path for path in times if path.startswith((f"{step_id}[", f"{step_id}~"))]:
                 del times[path]
+    name = step_id if work.play is None else step_id.partition("@")[0]  # the newest visit counts
     if event.event_type != "StepFailed":
         work.checkpoints.pop(step_id, None)
         work.loops.pop(step_id, None)
-        name = step_id if work.play is None else step_id.partition("@")[0]  # the newest visit counts
         if work.wants(name):
             work.results[name] = result_of(event)
+    elif work.play is not None:
+        work.results.pop(name, None)  # what a visit before it gave is not its own
 
 
 def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:

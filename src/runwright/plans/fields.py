@@ -28,6 +28,11 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return self._data.get(name) is not None
 
+    def without(self, *names: str) -> Fields:
+        """The same, as if these had not been written."""
+        rest = {name: value for name, value in self._data.items() if name not in names}
+        return Fields(rest, self.path, self._code, self._findings)
+
     def raw(self, name: str) -> Any:
         return self._data.get(name)
 
@@ -48,6 +53,12 @@ class Fields:
         for name in given[1:]:
             self.wrong(name, f"`{name}` says again what `{given[0]}` says. Write one of them.", on_key=True)
         return given[0] if given else None
+
+    def not_looked_at(self, *names: str) -> None:
+        """Warn of what others read, and we do not."""
+        for name in names:
+            if name in self:
+                self._findings.warning((*self.path, name), f"`{name}` is not looked at.")
 
     def text(self, name: str) -> str | None:
         value = self._data.get(name)

@@ -20,7 +20,7 @@ from .known import SUB_PLAN
 from .mentions import Mentions
 from .parts import make_part
 from .playbook import is_playbook, read_playbook
-from .playbook_tasks import DIALECT
+from .playbook_kinds import DIALECT
 from .problems import PLAN, Findings, Loaded, PlanInvalid, did_you_mean, listed
 from .steps import ReadStep, read_step
 from .values import check_values

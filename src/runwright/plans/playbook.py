@@ -16,7 +16,8 @@ from .fields import Fields
 from .header import identity
 from .kinds import Kinds
 from .parts import make_part
-from .playbook_rules import check_texts, checked_condition, read_condition, read_settings
+from .playbook_ends import LOOP_DONE, STEP_DONE, ends_before, in_todays_words
+from .playbook_rules import ELSE_IS_LAST, check_texts, checked_condition, read_condition, read_settings
 from .playbook_tasks import Outer, TaskReader, read_args
 from .playbook_workbook import Workbook
 from .problems import EXPRESSION, PLAN, STEP, Findings, Path, did_you_mean, listed
@@ -146,8 +147,8 @@ def _names_credential(workload: dict[str, Any], place: Path) -> bool:
     )
 
 
-_ENDS = ("step.done", "loop.done", "call.done", "step.exit", "call.error")
-_END = re.compile(rf"""(['"])({"|".join(map(re.escape, _ENDS))})\1""")
+_OF_EXECUTORS = ("profile", "version", "requires")
+"""What other servers read of an executor."""
 
 
 def _step_names(workflow: Any) -> list[str]:
@@ -169,8 +170,13 @@ class _Reader:
         workbook = Workbook(top, findings, plan_id, self._step)
         self._tasks = TaskReader(kinds, findings, link, workbook)
         self._places: dict[str, Path] = {}
+        self._targets: list[tuple[str, Path]] = []  # of arcs
+        self._ends = ends_before(top.raw("workflow"))
         self._taken = {*(top.mapping("workload") or {}), *_step_names(top.raw("workflow"))}  # names in expressions
         executor = top.part("executor")
+        if executor is not None:
+            executor.refuse_unknown(("spec", *_OF_EXECUTORS), "The executor")
+            executor.not_looked_at(*_OF_EXECUTORS)
         self._executor = None if executor is None else executor.part("spec")
         self._outer = Outer() if self._executor is None else self._of_executor(self._executor)
 
@@ -220,10 +226,10 @@ class _Reader:
         if "tool" not in fields and "next" not in fields:
             fields.wrong(None, "A step has a `tool`, a `next`, or both.")
         settings = fields.part("spec")
-        join, failure, timeout, admit = self._spec(settings)
+        join, failure, timeout, admit = self._spec(name, settings)
         tasks = self._pipeline(fields, name, None if settings is None else read_dispatch(settings))
         loop = self._loop(fields)
-        mode, arcs = self._next(fields, "loop.done" if loop is not None else "step.done")
+        mode, arcs = self._next(fields, LOOP_DONE if loop is not None else STEP_DONE)
         set_ctx = read_settings(fields, "set", self._findings)
         for key in (*set_ctx.iter, *set_ctx.plain):
             fields.wrong("set", f"A step sets `ctx.{key}`; {key!r} belongs to a task.")
@@ -240,7 +246,7 @@ class _Reader:
         )
         return make_part(Step, step_id=name, kind=PIPELINE, timeout=timeout, route=route)
 
-    def _spec(self, fields: Fields | None) -> tuple[Join, FailureMode, float | None, tuple[AdmitRule, ...]]:
+    def _spec(self, name: str, fields: Fields | None) -> tuple[Join, FailureMode, float | None, tuple[AdmitRule, ...]]:
         if fields is None:
             return Join.BARRIER, FailureMode.FAIL_FAST, None, ()
         fields.refuse_unknown(("policy", "join", "dispatch"), "The spec of a step")
@@ -258,9 +264,9 @@ class _Reader:
         if lifecycle is not None:
             lifecycle.refuse_unknown(("timeout_s",), "`lifecycle`")
             timeout = _seconds(lifecycle)
-        return join, mode, timeout, self._admit(policy)
+        return join, mode, timeout, self._admit(name, policy)
 
-    def _admit(self, policy: Fields) -> tuple[AdmitRule, ...]:
+    def _admit(self, name: str, policy: Fields) -> tuple[AdmitRule, ...]:
         admit = policy.part("admit")
         rules: Any = None if admit is None else admit.raw("rules")
         if admit is None:
@@ -269,9 +275,14 @@ class _Reader:
             admit.wrong("rules" if rules is not None else None, "`admit` has rules: a list of `when` and `then`.")
             return ()
         found: list[AdmitRule] = []
+        ends = self._ends.get(name, set())
+        end = next(iter(ends)) if len(ends) == 1 else None
         for number, rule in enumerate(cast("list[Any]", rules)):
             path = (*admit.path, "rules", number)
             when, then = read_condition(rule, path, self._findings)
+            when = in_todays_words(when, end, (*path, "when"), self._findings)
+            if when is None and number + 1 < len(rules):  # pyright: ignore[reportUnknownArgumentType]
+                self._findings.error(path, STEP, ELSE_IS_LAST)
             allow = None if then is None else then.get("allow")
             if not isinstance(allow, bool):
                 self._findings.error(path, STEP, "A rule of `admit` says `then: {allow: true}` or false.")
@@ -360,38 +371,31 @@ class _Reader:
             return None
         fields = Fields(cast("dict[str, Any]", given), path, STEP, self._findings)
         fields.refuse_unknown(("step", "when", "args", "set", "input"), "An arc")
-        when = checked_condition(self._in_todays_words(fields, end), (*path, "when"), self._findings)
+        self._targets.append((str(fields.raw("step")), path))
+        given_when = in_todays_words(fields.raw("when"), end, (*path, "when"), self._findings)
+        when = checked_condition(given_when, (*path, "when"), self._findings)
         args: dict[str, Any] = {}
         set_ctx: dict[str, Any] = {}
         for name in ("args", "input", "set"):
             for key, value in (fields.mapping(name) or {}).items():
                 check_texts(value, (*path, name, key), self._findings)
-                scope, _, rest = key.partition(".")
-                if name == "set" and scope == "ctx" and rest:
+                scope, dot, rest = key.partition(".")
+                if name == "set" and scope == "ctx" and rest and "." not in rest:
                     set_ctx[rest] = value
                 elif name == "set" and scope == "iter" and rest:
                     fields.wrong(name, f"An arc sets `ctx.name` or an argument; {key!r} belongs to an iteration.")
+                elif name == "set" and dot and (scope not in ("args", "step") or not rest):
+                    fields.wrong(name, f"An arc sets `ctx.name` or an argument, and not {key!r}.")
                 else:
                     args[rest if scope in ("args", "step") and rest else key] = value
         return make_part(Arc, step=str(fields.raw("step")), when=when, args=args, set_ctx=set_ctx)
-
-    def _in_todays_words(self, arc: Fields, end: str) -> Any:
-        """The condition of an arc. What older playbooks call the end of a step is what it is called today; and how it
-        is called follows from whether the step is a loop."""
-        when = arc.raw("when")
-        if not isinstance(when, str):
-            return when
-        today = {name: "step.failed" if name == "call.error" else end for name in _ENDS}
-        for name in dict.fromkeys(match[2] for match in _END.finditer(when)):
-            if today[name] != name:
-                self._findings.warning((*arc.path, "when"), f"`{name}` is read as `{today[name]}`.")
-        return _END.sub(lambda match: f"{match[1]}{today[match[2]]}{match[1]}", when)
 
     def whole(self, steps: list[Step]) -> Playbook | None:
         """What holds for the playbook as a whole, once all of its steps are known."""
         if not steps:
             return None
-        self._check_targets(steps)
+        self._tasks.check_unused()
+        self._check_targets()
         entry, final, strict = steps[0].step_id, None, False
         if (spec := self._executor) is not None:
             known = ("entry_step", "final_step", "no_next_is_error", "dispatch", "policy")
@@ -412,14 +416,11 @@ class _Reader:
             spec.wrong(name, f"There is no step {step!r}.{did_you_mean(step, self._places)}")
         return step
 
-    def _check_targets(self, steps: list[Step]) -> None:
-        for step in steps:
-            assert step.route is not None
-            for number, arc in enumerate(step.route.arcs):
-                if arc.step not in self._places:
-                    path = (*self._places[step.step_id], "next", "arcs", number)
-                    advice = did_you_mean(arc.step, self._places)
-                    self._findings.error(path, PLAN, f"There is no step {arc.step!r} for this arc.{advice}")
+    def _check_targets(self) -> None:
+        for name, path in self._targets:
+            if name not in self._places:
+                advice = did_you_mean(name, self._places)
+                self._findings.error(path, PLAN, f"There is no step {name!r} for this arc.{advice}")
 
     def _warn_unreached(self, steps: list[Step], entry: str, final: str | None) -> None:
         arcs = {step.step_id: [arc.step for arc in step.route.arcs] for step in steps if step.route is not None}

@@ -16,6 +16,7 @@ from .fields import Fields
 from .parts import make_part
 from .problems import EXPRESSION, STEP, Findings, Path, did_you_mean
 
+ELSE_IS_LAST = "`else` comes last, and so does a rule without `when`: those after it would never be looked at."
 ACTION = ("do", "attempts", "backoff", "delay", "to", "set_ctx", "set_iter", "set")
 
 
@@ -52,7 +53,9 @@ def read_settings(fields: Fields, name: str, findings: Findings) -> Settings:
     for key, value in (given or {}).items():
         check_texts(value, (*fields.path, name, key), findings)
         scope, dot, rest = key.partition(".")
-        if dot and scope == "ctx":
+        if "." in rest:
+            fields.wrong(name, f"{key!r} cannot be set: write {scope}.{rest.partition('.')[0]}, with a mapping.")
+        elif dot and scope == "ctx":
             found.ctx[rest] = value
         elif dot and scope == "iter":
             found.iter[rest] = value
@@ -115,12 +118,12 @@ def read_rules(policy: Any, path: Path, labels: Collection[str], findings: Findi
     for at, given in enumerate(cast("list[Any]", policy["rules"])):
         where = (*path, "rules", at)
         when, then = read_condition(given, where, findings)
-        if then is None or "do" not in then:
+        if then is None or then.get("do") is None:
             findings.error(where, STEP, "A rule says what to do: `then: {do: continue}`, retry, jump, break or fail.")
             continue
         rules.append(_rule(when, then, (*where, "then"), labels, findings))
-        if "else" in given and at + 1 < len(policy["rules"]):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            findings.error(where, STEP, "`else` comes last: the rules after it would never be looked at.")
+        if given.get("when") is None and at + 1 < len(policy["rules"]):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            findings.error(where, STEP, ELSE_IS_LAST)
     if rules and all(rule.when is not None for rule in rules):
         findings.warning(path, "When none of these rules matches, the pipeline continues. Say so with a last `else`.")
     return tuple(rules)
@@ -133,6 +136,11 @@ def _rule(
     fields.refuse_unknown(ACTION, "What a rule does")
     do = fields.choice("do", Do.CONTINUE)
     to = fields.text("to")
+    for name, whose in (("to", Do.JUMP), *((name, Do.RETRY) for name in ("attempts", "backoff", "delay"))):
+        if name in fields and do is not whose:
+            findings.warning((*path, name), f"`{name}` is not looked at: it belongs to `do: {whose}`.")
+    if do is not Do.RETRY:
+        fields = fields.without("attempts", "backoff", "delay")
     if do is Do.JUMP and to not in labels:
         sentence = f"There is no task {to!r} in this pipeline.{did_you_mean(to, labels)}" if to else "A jump has `to`."
         fields.wrong("to" if to else None, sentence)

@@ -33,6 +33,7 @@ class Workbook:
         self._refs: dict[tuple[str, str | None], str | None] = {}  # of what was read, by name and queue
         self.tools: dict[str, tuple[dict[str, Any], Path]] = {}
         """All tasks, and where they stand."""
+        self.used: set[str] = set()
         self.wholes: set[str] = set()
         """Those that have more to them than a tool."""
         for name, value, path in self._pairs(top):

@@ -23,7 +23,7 @@ from runwright.contract.playbook import (
 )
 
 from .known import SUB_PLAN
-from .playbook_tasks import DIALECT
+from .playbook_kinds import DIALECT
 
 _OTHERWISE = {"query": "params", "bearer": "auth", "content": "body", "maxBytes": "max_bytes"}
 """Inputs of `http` that playbooks call otherwise."""

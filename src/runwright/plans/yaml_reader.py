@@ -123,7 +123,10 @@ class YamlReader:
                 self.noted.append(_at(event, "Merge keys (<<) are not part of YAML 1.2; write the fields out."))
                 return None
             return key
-        self.noted.append(_at(event, "The name of a field is text; put it in quotes."))
+        sentence = "The name of a field is text; put it in quotes."
+        if isinstance(key, dict):  # {{ name }} is a mapping in a mapping to YAML
+            sentence = 'A text that begins with an expression is put in quotes, as in "{{ name }}".'
+        self.noted.append(_at(event, sentence))
         return None
 
     def _check_tag(self, event: Any, kind: str) -> None:

@@ -295,6 +295,8 @@ def _query(given: dict[str, Any]) -> dict[str, str | list[str]]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

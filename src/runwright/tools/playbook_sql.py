@@ -11,7 +11,7 @@ from runwright.contract.plan import Step
 from .base import Lane, StepContext, StepError, is_open
 from .sql import MOST_ROWS, check_answer, connection_trouble, rows_of
 from .sql_engines import ENGINES, Database, scheme_of
-from .sql_text import SqlTextError, mentioned, positional
+from .sql_text import SqlTextError, bound, mentioned
 
 SCHEMES = {"postgres": "postgresql", "duckdb": "duckdb", "sqlite": "sqlite"}
 
@@ -47,12 +47,14 @@ class PlaybookSqlTool:
         database: Database = ENGINES[scheme_of(connection)](connection)
         used = {name: value for name, value in inputs.args.items() if name in mentioned(inputs.query)}
         try:
-            query, names = positional(inputs.query, used, database.mark) if used else (inputs.query, [])
+            is_bound = used or inputs.engine == "sqlite"  # elsewhere `list[:n]` means something else
+            names: list[str] = []
+            texts = bound(inputs.query, used, database.mark) if is_bound else [(inputs.query, names)]
         except SqlTextError as error:
             raise StepError("INVALID_INPUT", str(error), retryable=False) from None
         try:
-            values, most = [used[name] for name in names], inputs.max_rows
-            answer = await database.ask(query, values, most + 1, lambda answer: check_answer(answer, most, "max_rows"))
+            parts, most = [(text, [used[name] for name in names]) for text, names in texts], inputs.max_rows
+            answer = await database.ask(parts, most + 1, lambda answer: check_answer(answer, most, "max_rows"))
         except StepError as error:
             error.facts.setdefault("kind", "postgres" if inputs.engine == "postgres" else "sql")
             raise

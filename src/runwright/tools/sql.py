@@ -15,7 +15,7 @@ from runwright.core.expressions import every_expression_ends_in, has_expression,
 
 from .base import Lane, StepContext, StepError, is_open
 from .sql_engines import ENGINES, Answer, Database, scheme_of
-from .sql_text import SqlTextError, positional, stands_free
+from .sql_text import SqlTextError, bound, positional, stands_free
 
 MOST_ROWS = 100_000
 
@@ -65,11 +65,11 @@ class SqlTool:
             raise _bad(trouble)
         database: Database = ENGINES[scheme_of(inputs.connection)](inputs.connection)
         try:
-            query, names = positional(inputs.query, inputs.args, database.mark)
+            texts = bound(inputs.query, inputs.args, database.mark)
         except SqlTextError as error:
             raise _bad(str(error)) from None
-        values = [inputs.args[name] for name in names]
-        return _result(await database.ask(query, values, inputs.max_rows + 1, lambda answer: _check(answer, inputs)))
+        parts = [(text, [inputs.args[name] for name in names]) for text, names in texts]
+        return _result(await database.ask(parts, inputs.max_rows + 1, lambda answer: _check(answer, inputs)))
 
 
 def connection_trouble(connection: str) -> str | None:

@@ -37,6 +37,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 Check = Callable[[Answer], None]
 
+Bound = tuple[str, list[Any]]
+"""A statement, and the values for its marks. Where there are no values it may be several statements."""
+
 
 class Database(Protocol):
     @property
@@ -44,8 +47,8 @@ class Database(Protocol):
         """What stands before the number of a bound value."""
         ...
 
-    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
-        """Run it in one transaction. `check` sees the answer before that is committed."""
+    async def ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
+        """Run all of it in one transaction. `check` sees the answer, that of the last part, before it is committed."""
         ...
 
 
@@ -73,8 +76,8 @@ class _InThread(ABC):
         self._connection: Any = None
         self._stopped = threading.Event()
 
-    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
-        task = asyncio.ensure_future(asyncio.to_thread(self._begin, query, values, most, check))
+    async def ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
+        task = asyncio.ensure_future(asyncio.to_thread(self._begin, parts, most, check))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -87,12 +90,12 @@ class _InThread(ABC):
             task.exception()
             raise
 
-    def _begin(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+    def _begin(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
         self._go_on()  # there may have been a wait for a thread
-        return self._ask(query, values, most, check)
+        return self._ask(parts, most, check)
 
     @abstractmethod
-    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer: ...
+    def _ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer: ...
 
     def _go_on(self) -> None:
         if self._stopped.is_set():
@@ -102,7 +105,8 @@ class _InThread(ABC):
 class Sqlite(_InThread):
     mark = "?"
 
-    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+    def _ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
+        *before, (query, values) = parts
         try:
             self._connection = connection = sqlite3.connect(
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -123,6 +127,8 @@ class Sqlite(_InThread):
                     texts = [asked[1]]
                 else:
                     connection.execute("begin")
+                for text, given in before:
+                    connection.execute(text, list(map(_for_sqlite, given)))
                 cursor = connection.execute(texts[0] if len(texts) == 1 else query, list(map(_for_sqlite, values)))
                 columns = [column[0] for column in cursor.description or ()]
                 answer = Answer(columns, cursor.fetchmany(most) if columns else [], max(cursor.rowcount, 0))
@@ -149,12 +155,15 @@ def _for_sqlite(value: Any) -> Any:
 class Duckdb(_InThread):
     mark = "$"
 
-    def _ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+    def _ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
         import duckdb
 
+        *before, (query, values) = parts
         self._connection = connection = self._open()
         try:
             connection.begin()
+            for text, given in before:
+                connection.execute(text, given or None)
             cursor = connection.execute(query, values or None)
             columns = [column[0] for column in cursor.description or ()]
             answer = Answer(columns, cursor.fetchmany(most))
@@ -195,7 +204,7 @@ class Postgres:
     def __init__(self, connection: str) -> None:
         self._url = connection
 
-    async def ask(self, query: str, values: list[Any], most: int, check: Check) -> Answer:
+    async def ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
         import asyncpg
 
         where = _where(self._url)
@@ -203,13 +212,16 @@ class Postgres:
             opening = pooled((Postgres, self._url), lambda: asyncio.ensure_future(_pool(self._url)), _close)
             pool = await asyncio.shield(opening)
             async with pool.acquire() as connection:  # others of ours may have all: that is no fault of the server
-                return await self._ask(connection, query, values, most, check)
+                return await self._ask(connection, parts, most, check)
         except (
             asyncpg.InvalidAuthorizationSpecificationError,
             asyncpg.InvalidCatalogNameError,
             asyncpg.ClientConfigurationError,
         ) as error:
-            raise StepError("DATABASE_REFUSED", f"{where}: {error}", retryable=False, category="database") from None
+            facts = _state(error)
+            raise StepError(
+                "DATABASE_REFUSED", f"{where}: {error}", retryable=False, category="database", **facts
+            ) from None
         except (
             asyncpg.PostgresConnectionError,
             asyncpg.CannotConnectNowError,
@@ -220,12 +232,16 @@ class Postgres:
         ) as error:
             raise _unreachable(where, str(error) or "no answer in time") from None
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.TooManyConnectionsError) as error:
-            raise _sql_error(str(error), retryable=True) from None
+            raise _sql_error(str(error), retryable=True, **_state(error)) from None
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise _sql_error(str(error)) from None
+            raise _sql_error(str(error), **_state(error)) from None
 
-    async def _ask(self, connection: Any, query: str, values: list[Any], most: int, check: Check) -> Answer:
+    async def _ask(self, connection: Any, parts: Sequence[Bound], most: int, check: Check) -> Answer:
+        *before, (query, values) = parts
         async with connection.transaction():
+            for text, given in before:
+                statement = await connection.prepare(text)
+                await statement.fetch(*_wanted(statement, given))
             texts = statements(query)
             if not values and len(texts) != 1:
                 if (asked := last_question(query)) is None:
@@ -233,8 +249,7 @@ class Postgres:
                 await connection.execute(asked[0])
                 texts = [asked[1]]
             statement = await connection.prepare(texts[0] if len(texts) == 1 else query)
-            kinds = statement.get_parameters()
-            bound = [_for_postgres(value, kind.name) for value, kind in zip(values, kinds, strict=True)]
+            bound = _wanted(statement, values)
             columns = [attribute.name for attribute in statement.get_attributes()]
             if not columns:
                 await statement.fetch(*bound)
@@ -243,6 +258,16 @@ class Postgres:
             answer = Answer(columns, [tuple(row.values()) for row in await cursor.fetch(most)])
             check(answer)
             return answer
+
+
+def _wanted(statement: Any, values: list[Any]) -> list[Any]:
+    return [_for_postgres(value, kind.name) for value, kind in zip(values, statement.get_parameters(), strict=True)]
+
+
+def _state(error: Exception) -> dict[str, Any]:
+    """What policies tell errors of Postgres apart by."""
+    state = getattr(error, "sqlstate", None)
+    return {"pg": {"code": state, "sqlstate": state}} if isinstance(state, str) else {}
 
 
 async def _pool(url: str) -> Any:
@@ -320,8 +345,8 @@ def _unreachable(what: str, why: str) -> StepError:
     )
 
 
-def _sql_error(message: str, *, retryable: bool = False) -> StepError:
-    return StepError("SQL_ERROR", message, retryable=retryable, category="database")
+def _sql_error(message: str, *, retryable: bool = False, **facts: Any) -> StepError:
+    return StepError("SQL_ERROR", message, retryable=retryable, category="database", **facts)
 
 
 ENGINES: dict[str, Callable[[str], Database]] = {"sqlite": Sqlite, "duckdb": Duckdb, "postgresql": Postgres}

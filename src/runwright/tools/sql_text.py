@@ -44,6 +44,14 @@ def positional(query: str, names: Collection[str], mark: str) -> tuple[str, list
     return "".join(parts), list(numbers)
 
 
+def bound(query: str, names: Collection[str], mark: str) -> list[tuple[str, list[str]]]:
+    """The same for several statements, each with its own values: no database binds those of several at once. What binds
+    nothing stays in one piece."""
+    whole = positional(query, names, mark)
+    texts = statements(query) if whole[1] else []
+    return [whole] if len(texts) < 2 else [positional(text, mentioned(text), mark) for text in texts]
+
+
 def mentioned(query: str) -> set[str]:
     """The names of the values that a query binds."""
     return {text[1:] for kind, text in _tokens(query) if kind == "value"}
