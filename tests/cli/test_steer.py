@@ -81,9 +81,12 @@ def test_a_run_that_nobody_drives_is_steered_and_says_how_to_go_on(project: Proj
     mine = str(uuid.uuid4())
     said = project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines()
     assert said[0].startswith("ACCEPTED PAUSE")
-    assert said[1] == "Nobody drives this run now. Go on with: runwright run --run-id r1  (or runwright recover)"
+    way_on = "Resume it with: runwright resume r1  and go on with: runwright recover"
+    assert said[1] == f"Nobody drives this run now. {way_on}"
     assert project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines() == said  # decided once
-    project("cancel", "r1")
+    resumed = project("resume", "r1").splitlines()
+    assert resumed[1] == "Nobody drives this run now. Go on with: runwright run --run-id r1  (or runwright recover)"
+    project("signal", "r1", "EMERGENCY_STOP", "--reason", "smoke")
     assert project.snapshot("r1")["status"] == "CANCELLED"
     made = project("signal", "r1", "RETRY_RUN").splitlines()
     assert made[1].startswith("It is due; go on with: runwright run --run-id ")

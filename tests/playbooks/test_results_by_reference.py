@@ -377,6 +377,17 @@ async def test_a_result_has_its_time(file_store: str) -> None:
         assert ref["result_ref"]["expires_at"] > "2026"
 
 
+async def test_a_result_whose_time_is_over_is_gone_also_where_it_is_in_memory(file_store: str) -> None:
+    document = playbook(
+        {"step": "a", "tool": keeping(code(LARGE), store={"ttl": "50ms"}), "next": to("wait")},
+        {"step": "wait", "tool": code("import time\ntime.sleep(0.1)"), "next": to("b")},
+        {"step": "b", "tool": noop("{{ a }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+    assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "REFERENCE_NOT_AVAILABLE")
+
+
 async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> None:
     turning = rules(
         when("_task == 'page' and outcome.result.more", "jump", to="page", set_iter={"n": "{{ outcome.result.n }}"}),

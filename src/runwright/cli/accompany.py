@@ -105,7 +105,7 @@ class Company:
             await outlet.close()
         if code is not None:
             if self._operations is not None:
-                await Pipe().write(self._goodbye(), err=self._session.as_json)
+                await Pipe().write(self._goodbye(story.status), err=self._session.as_json)
             return code
         if not self._session.as_json:
             below = self._live is not None  # a picture above has said which run it is
@@ -164,12 +164,14 @@ class Company:
         if decision.code is not None:
             await self._outlet.say(plain(f"{decision.code} {decision.reason or ''}"))
 
-    def _goodbye(self) -> str:
+    def _goodbye(self, status: RunStatus) -> str:
         if self._session.server is not None:
             return f"Left. The run goes on at the server:  {self._commands.watch}"
         if self._is_watching:
             return "Left. The run goes on in the process that drives it."
         go_on, recover = self._commands.go_on, self._commands.recover
+        if status is RunStatus.PAUSED:
+            return f"Left as it is, paused. Resume it:  {self._commands.resume}\nand go on with it:  {recover}"
         return f"Left as it is. Go on with it:  {go_on}\nor with every run that was left:  {recover}"
 
     # Once a second: is the run still driven?

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import click
 
+from runwright.contract.clock import Clock
 from runwright.contract.errors import STORE_CODES, RunwrightError
 from runwright.contract.transitions import RunStatus
 from runwright.log.reader import LogReader
@@ -24,6 +25,31 @@ BREATH = 0.05  # seconds between two looks at a log that keeps growing: the engi
 STORE_PATIENCE = 60.0
 
 Errand = Callable[[], Awaitable[None]]
+
+
+class Patience:
+    """With a store that is away: it comes back more often than not, and the runs need it as much as we do."""
+
+    def __init__(self, clock: Clock, notices: deque[str]) -> None:
+        self._clock = clock
+        self._notices = notices
+        self._since: float | None = None
+
+    async def bear(self, error: RunwrightError) -> None:
+        """Wait a little; raise what is no trouble of the store, or lasts too long."""
+        now = self._clock.monotonic()
+        if error.code not in STORE_CODES:
+            raise error
+        if self._since is None:
+            self._since = now
+            self._notices.append(f"The store cannot be read for now: {error}")
+        if now - self._since > STORE_PATIENCE:
+            raise error
+        await asyncio.sleep(1)
+
+    def over(self) -> None:
+        """It answers."""
+        self._since = None
 
 
 class Follower:
@@ -49,9 +75,9 @@ class Follower:
         self._seq = 0
         self._asked: set[tuple[str, Asking]] = set()
         self._reported: set[tuple[str, int]] = set()
-        self._trouble_since: float | None = None
         self._pauses = 0
         self.notices: deque[str] = deque(maxlen=100)
+        self._patience = Patience(log.clock, self.notices)
 
     async def to_the_end(self) -> None:
         """Follow until the run has ended and all of it was told."""
@@ -71,9 +97,9 @@ class Follower:
         """Take in the next events; how many there were."""
         try:
             records = await self._log.read(self._story.run_id, self._seq, PAGE)
-            self._trouble_since = None
+            self._patience.over()
         except RunwrightError as error:
-            await self._bear(error)
+            await self._patience.bear(error)
             return 0
         for record in records:
             self._story.fold(record)
@@ -83,18 +109,6 @@ class Follower:
             if untold:
                 await self._outlet.take(untold)
         return len(records)
-
-    async def _bear(self, error: RunwrightError) -> None:
-        """A store that is away comes back more often than not; the run needs it as much as we do."""
-        now = self._log.clock.monotonic()
-        if error.code not in STORE_CODES:
-            raise error
-        if self._trouble_since is None:
-            self._trouble_since = now
-            self.notices.append(f"The store cannot be read for now: {error}")
-        if now - self._trouble_since > STORE_PATIENCE:
-            raise error
-        await asyncio.sleep(1)
 
     async def _speak(self) -> None:
         """Whatever is to be said besides the events."""
@@ -119,7 +133,10 @@ class Follower:
         now = self._log.clock.monotonic()
         if self._watchful is not None and now - self._watched_at >= 1.0 and not self._story.has_ended:
             self._watched_at = now
-            await self._watchful()
+            try:
+                await self._watchful()
+            except RunwrightError as error:
+                await self._patience.bear(error)
 
 
 class _Notices(logging.Handler):

@@ -7,10 +7,12 @@ from collections import deque
 
 import click
 
+from runwright.contract.errors import RunwrightError
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.operations import Operations
 from runwright.core.state import substatus
 
+from .follow import Patience
 from .hints import Commands
 from .outlet import Pipe
 from .render import plain
@@ -32,6 +34,7 @@ class Recovery:
         self._narrator = Narrator(None)
         self.ended: dict[str, RunStatus] = {}
         self.notices: deque[str] = deque(maxlen=100)
+        self._patience = Patience(self._log.clock, self.notices)
 
     async def to_the_end(self) -> None:
         """Until nothing is left that nobody drives, and all that we took up has ended, or rests until it is resumed."""
@@ -39,19 +42,27 @@ class Recovery:
         looked = float("-inf")
         while True:
             now = self._log.clock.monotonic()
-            if now - looked >= LOOK_FOR_MORE:
-                looked = now
-                await self._take_over()
-            await self._tell()
+            try:
+                if now - looked >= LOOK_FOR_MORE:
+                    looked = now
+                    await self._take_over()
+                await self._tell()
+                self._patience.over()
+            except RunwrightError as error:
+                await self._patience.bear(error)
+                continue
             if not self._open:
                 return
             await asyncio.sleep(POLL)
 
     async def _take_over(self) -> None:
         while taken := await self._operations.engine.lookout.take_over_once():
+            again = self._open & set(taken)
+            self._open |= set(taken)  # before anything can fail: nobody else looks after them
             for run_id in taken:
+                if run_id in again:
+                    continue  # it was ours before its store went away
                 row = await self._log.find_run(run_id)
-                self._open.add(run_id)
                 is_paused = row.status is RunStatus.PAUSED
                 how = "is PAUSED, and rests" if is_paused else f"goes on: it is {row.status}"
                 await self._say(f"Run {run_id} of plan {row.identity.plan_id} {how}.")

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.transitions import ENDED
+from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.interface import RunOperations
 from runwright.control.signals import SignalDecision
 
@@ -85,7 +85,10 @@ async def signal_command(
         raise RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"--payload is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, "--payload must be a JSON object, such as {}.")
-    return await send_signal(session, run, signal_type.upper(), content, reason, signal_id)  # pyright: ignore[reportUnknownArgumentType]
+    kind = signal_type.upper()
+    if kind == "EMERGENCY_STOP" and reason is not None:
+        content.setdefault("reason", reason)  # pyright: ignore[reportUnknownMemberType] - where that signal has it
+    return await send_signal(session, run, kind, content, reason, signal_id)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @command("confirm")
@@ -175,7 +178,9 @@ async def _tell(session: Session, operations: RunOperations, run_id: str, decisi
     else:
         effect = _EFFECTS.get(result, result)
     click.echo(plain_line(head, effect, str(row.status), row.to_json()["message"]))
-    if row.status not in ENDED and row.owner is None:
+    if row.status is RunStatus.PAUSED and row.owner is None:
+        click.echo(f"Nobody drives this run now. Resume it with: {commands.resume}  and go on with: {commands.recover}")
+    elif row.status not in ENDED and row.owner is None:
         click.echo(f"Nobody drives this run now. Go on with: {commands.go_on}  (or {commands.recover})")
 
 

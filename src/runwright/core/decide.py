@@ -93,7 +93,7 @@ class Decider:
     # Drafting
 
     def at(self, now: int) -> None:
-        self.now = now
+        self.now = self.values.now = now
         self._now_text = from_micros(now)
 
     def say(self, event_type: str, path: str | None = None, attempt: int = 1, payload: Payload = None) -> None:

@@ -11,6 +11,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.playbook import Scope
 from runwright.contract.resultref import digest_in
+from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import StepStatus
 
 from .expressions import evaluate, fill, fill_anew, mentioned_steps
@@ -65,6 +66,7 @@ class Values:
         self._state = state
         self._work = work
         self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
+        self.now = 0
         self.at_hand = AtHand()
         self.lost: dict[str, RunwrightError] = {}  # what could not be fetched
 
@@ -106,9 +108,14 @@ class Values:
         digest = digest_in(stored.ref)
         if digest in self.lost:
             raise self.lost[digest]
-        if digest not in self.at_hand:
+        if digest not in self.at_hand or self._has_expired(stored.ref):
             raise Missing(stored.ref)
         return self.at_hand[digest]
+
+    def _has_expired(self, ref: dict[str, Any]) -> bool:
+        """Also while it is at hand: whoever takes over would not have it."""
+        until = ref.get("expires_at")
+        return isinstance(until, str) and is_utc(until) and to_micros(until) <= self.now
 
     def view(self, stored: StoredResult, fields: frozenset[str] | None, *, is_over: bool = False) -> Any:
         """A result as a playbook's expressions see it: itself, with the selected fields and its reference beside it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import os
 import zlib
 from collections import defaultdict
@@ -26,6 +27,8 @@ from runwright.core.keeping import EXPIRING, PASSING, KeyParts, Spot, is_tag, re
 
 from .encoding import MAX_RESULT_BYTES
 from .store import keep_file, not_available
+
+logger = logging.getLogger("runwright.results")
 
 
 class Tier(Protocol):
@@ -46,6 +49,7 @@ class Tier(Protocol):
     async def close(self) -> None: ...
 
 
+CLOSING_TIME = 5.0  # seconds
 DRAFTS_KEPT = 3600 * 1_000_000  # microseconds: nobody takes that long to write one
 Opening = Callable[[], Awaitable[Tier]]
 IsOver = Callable[[str, bool], Awaitable[bool]]
@@ -153,8 +157,13 @@ class Tiers:
                 raise _not_configured(name, self._stores)
 
     async def close(self) -> None:
-        for tier in self._open.values():
-            await tier.close()
+        """Close all of them. A store that is away cannot be told, and nobody has to know."""
+        for name, tier in self._open.items():
+            try:
+                async with asyncio.timeout(CLOSING_TIME):
+                    await tier.close()
+            except Exception as error:  # clients fail in ways of their own, on connections that are lost
+                logger.info("The store %r for results was not closed in order: %s", name, error)
         self._open.clear()
 
     async def _tier(self, name: str) -> Tier:

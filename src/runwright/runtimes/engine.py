@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert, RunSnapshot
@@ -33,6 +33,7 @@ from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 from .dispatch import Dispatch
 from .driver import RunDriver
 from .late import late_result
+from .launch import STORE_PAUSE
 from .lease import LeaseKeeper, ends_with_loop
 from .lookout import Lookout
 from .restore import restore, under_way
@@ -156,8 +157,10 @@ class Engine:
             await self.keeper.release()  # that frees the runs as well: nobody alive owns them
         except RunwrightError as error:
             logger.warning("The lease could not be released; it ends by itself: %s", error)
-        await self.results.tiers.close()
-        self.executor.close()
+        try:
+            await self.results.tiers.close()
+        finally:
+            self.executor.close()
 
     @property
     def is_closing(self) -> bool:
@@ -195,7 +198,19 @@ class Engine:
         return await prune_results(self.log, self.results.tiers)
 
     def alert(self, alert: Alert) -> None:
-        self.do(self.log.raise_alerts([alert]))
+        self.do(self._raise_alert(alert))
+
+    async def _raise_alert(self, alert: Alert) -> None:
+        """There is most to tell while the store is away: it is told once that is back."""
+        while True:
+            try:
+                await self.log.raise_alerts([alert])
+                return
+            except RunwrightError as error:
+                if error.code not in STORE_CODES_TO_WAIT_FOR or self._closing:
+                    logger.warning("The alert %s could not be kept: %s", alert.code, error)
+                    return
+            await self.clock.sleep(STORE_PAUSE)
 
     def late(self, driver: RunDriver, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None) -> None:
         """A step of a run that is not ours any more has ended."""
@@ -403,9 +418,16 @@ class Engine:
                     await asyncio.wait([future], timeout=left)
                 if future.done() and (snapshot := future.result()) is not None:
                     return snapshot  # the driver's own fold: nothing has to be read
-            row = await self.log.find_run(run_id)
-            if row.status in ENDED or (deadline is not None and self.clock.monotonic() >= deadline):
-                return await self.log.snapshot(run_id)
+            is_late = deadline is not None and self.clock.monotonic() >= deadline
+            try:
+                row = await self.log.find_run(run_id)
+                if row.status in ENDED or is_late:
+                    return await self.log.snapshot(run_id)
+            except RunwrightError as error:
+                if error.code not in STORE_CODES_TO_WAIT_FOR or is_late:
+                    raise
+                await self.clock.sleep(STORE_PAUSE)  # whoever drives the run waits for the store as well
+                continue
             if run_id in self._arriving:
                 await self.clock.sleep(ARRIVAL_POLL)  # it will be driven in a moment
             elif not self.is_driven(run_id):
