@@ -166,7 +166,8 @@ async def test_on_failure_wait_skips_nothing_until_somebody_says_so(store: str, 
     go.touch()
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(failing_graph("wait", go)))
-        await event(operations, run_id, "StepCompleted", "after-that")
+        for kind, step in (("StepCompleted", "after-that"), ("StepFailed", "bad")):
+            await event(operations, run_id, kind, step)
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "embedded/WAITING_OPERATOR")
         assert reasons(await story(operations, run_id)) == {}

@@ -34,7 +34,7 @@ _TRIED = ("step", "loop", "task", "result")
 """What there are attempts of. A second decision is none."""
 
 ORDINALS = frozenset({"CheckpointWritten", "PolicyAdmitEvaluated"})
-"""Types of which there may be several for one entity: their number is none of an attempt."""
+"""Types of which there may be several for one entity: their ordinal is no attempt."""
 
 _AS_THEY_ARE = ("Task", "Policy", "Next", "Result")
 """Types whose payloads the model spells out."""

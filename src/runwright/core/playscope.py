@@ -88,7 +88,8 @@ class PlayScope:
         scope["iter"] = own = self.iteration(station, place, pipe)
         if station.route.loop is not None and place.indexes:
             scope.setdefault(station.route.loop.iterator, own[station.route.loop.iterator])
-        scope.setdefault("step", {**visit.args, **pipe.iter})
+        if "step" in mentions:
+            scope.setdefault("step", {**visit.args, **pipe.iter})
         return scope
 
     def _manifest(self, gathering: Gathering) -> Any:
