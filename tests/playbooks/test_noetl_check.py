@@ -228,6 +228,8 @@ FAULTS: list[tuple[str, Change]] = [
     ("LEGACY_NAME", with_field("task.started", "event_type", "tool.v2.started")),
     ("NAME", with_field("task.started", "event_type", "task.a.b.started")),
     # The way from request to end, each station once
+    ("REFUSED", telling("playbook.request.evaluated", "meta", "decision", value="REJECT")),
+    ("REFUSED", with_field("playbook.request.evaluated", "status", "error")),
     ("MISSING", without("playbook.finished")),
     ("MISSING", without("playbook.started")),
     ("MISSING", without("playbook.processed")),

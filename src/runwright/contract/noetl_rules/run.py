@@ -21,6 +21,7 @@ _WAY = (
 _OF_BEGUN = ("playbook.started", "workflow.started", "workflow.finished")
 """What is not missing where an execution was refused, or cancelled before it began."""
 
+_REFUSALS = frozenset({"REJECT", "REJECTED", "DENY", "DENIED", "REFUSED"})
 _RANK = {name: rank for rank, name in enumerate(_WAY)}
 _STEPS = _RANK["steps"]
 _AT_WORK = frozenset(
@@ -47,6 +48,7 @@ def take_station(findings: Findings, run: Execution, said: Said) -> None:
     name = said.name
     run.is_playbook = run.is_playbook or name in _OF_PLAYBOOKS
     _root(findings, run, name)
+    _request(findings, run, said)
     _end(findings, run, said)
     rank = _STEPS if name in _AT_WORK else _RANK.get(name)
     if rank is None:
@@ -67,6 +69,14 @@ def _root(findings: Findings, run: Execution, name: str) -> None:
         findings.tell("TWO_ROOTS", "The execution was requested before.")
     elif run.seen:
         findings.tell("ROOT_NOT_FIRST", "The request is not the first event.")
+
+
+def _request(findings: Findings, run: Execution, said: Said) -> None:
+    if said.name == "playbook.request.evaluated":
+        decision = said.meta.get("decision", said.payload.get("decision"))
+        run.is_refused = said.status == "error" or str(decision).upper() in _REFUSALS
+    elif said.name == "playbook.started" and run.is_refused:
+        findings.tell("REFUSED", "The request was refused, and the playbook started.")
 
 
 def _end(findings: Findings, run: Execution, said: Said) -> None:

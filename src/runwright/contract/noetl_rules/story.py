@@ -130,6 +130,7 @@ class Execution(msgspec.Struct, eq=False):
     seen: Counter[str] = msgspec.field(default_factory=Counter[str])
     reached: int = -1  # how far it is on its way from request to end
     is_playbook: bool = False
+    is_refused: bool = False
     workflow_end: Said | None = None
     finished: Said | None = None
     has_parents: bool = False
