@@ -340,3 +340,54 @@ async def test_older_playbooks_know_the_run_as_a_job(store: str) -> None:
     async with engine(store) as operations:
         snapshot, _ = await play(operations, document, run_id="r1")
         assert await result(operations, snapshot) == "r1 r1"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_expressions_see_the_newest_visit_also_where_an_older_one_ends_later(
+    file_store: str, tmp_path: Path, fails: bool
+) -> None:
+    ways = [{"step": "work", "args": {"n": n, "go": str(tmp_path / f"go{n}")}} for n in (1, 2)]
+    document = playbook(
+        {"step": "a", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": ways}},
+        {"step": "work", "join": "any", "spec": {"policy": {"failure": {"mode": "best_effort"}}},
+         "tool": code(f"{HOLD}\nassert n == 2 or not {fails}\nresult = n", n="{{ args.n }}", go="{{ args.go }}")},
+        {"step": "end", "tool": noop("{{ work }}")},
+        executor={"spec": {"final_step": "end"}},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        run_id = await operations.start(operations.load(document))
+        (tmp_path / "go2").touch()
+        await event(operations, run_id, "StepCompleted", "work@2")
+        (tmp_path / "go1").touch()
+        snapshot = await ended(operations, run_id)
+        assert (snapshot.status, await result(operations, snapshot)) == ("COMPLETED", 2)
+
+
+async def test_a_failed_run_does_not_wait_for_workers_to_begin_something(file_store: str) -> None:
+    far = {**code("result = 1"), "spec": {"dispatch": {"queue": "nobody"}}}
+    document = playbook(
+        {"step": "a", "next": to("bad", "far", mode="inclusive")},
+        {"step": "bad", "tool": code("1 / 0")},
+        {"step": "far", "tool": far},
+    )
+    async with engine(file_store, workers="named") as operations:
+        snapshot, told = await play(operations, document)
+        assert (snapshot.status, snapshot.root_cause.step_id) == ("FAILED", "bad")
+        assert "StepScheduled far" in told
+        assert NoetlChecker().check(map(noetl_event, await operations.log.read(snapshot.run_id))) == []
+
+
+async def test_the_time_of_a_task_counts_while_its_secrets_are_asked_for(file_store: str) -> None:
+    class Slow:
+        def missing(self, names: Any, context: Any) -> list[str]:
+            return []
+
+        def resolve(self, names: Any, context: Any) -> dict[str, str]:
+            asyncio.run(asyncio.sleep(2))
+            return dict.fromkeys(names, "sqlite:///x.db")
+
+    task = {"kind": "sqlite", "auth": "db", "query": "select 1", "spec": {"timeout": "100ms"}}
+    async with engine(file_store) as operations:
+        operations.engine.secrets = Slow()
+        snapshot, _ = await play(operations, playbook({"step": "a", "tool": task}))
+    assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")

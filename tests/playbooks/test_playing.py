@@ -502,6 +502,26 @@ async def test_admission_knows_the_end_of_a_loop_by_every_name(file_store: str, 
     assert snapshot.status == "COMPLETED"
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "event.name == 'call.done'",
+        "event['name'] == 'loop.done'",
+        "event.get('name') in ('step.exit', 'x')",
+        "(event.name) == 'call.done'",
+        "event.name | lower == 'loop.done'",
+        "'loop.done' in [event.name]",
+        "'step.exit' == event.name",
+    ],
+)
+async def test_ends_are_known_by_every_name_wherever_they_are_asked_for(file_store: str, condition: str) -> None:
+    arcs = {"arcs": [{"step": "b", "when": f"{{{{ {condition} }}}}"}]}
+    document = playbook({"step": "a", "tool": noop(), "next": arcs}, {"step": "b", "tool": noop()})
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+    assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
+
+
 async def test_only_what_is_compared_with_the_name_of_the_event_is_a_name(file_store: str) -> None:
     arcs = [{"step": "b", "when": "{{ word == 'loop.done' and event.name in ['call.done', 'loop.done'] }}"}]
     document = playbook({"step": "a", "tool": noop(), "next": {"arcs": arcs}}, {"step": "b", "tool": noop()})

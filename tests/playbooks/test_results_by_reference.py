@@ -388,6 +388,19 @@ async def test_a_result_whose_time_is_over_is_gone_also_where_it_is_in_memory(fi
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "REFERENCE_NOT_AVAILABLE")
 
 
+async def test_a_result_is_there_though_an_older_one_with_the_same_bytes_is_gone(file_store: str) -> None:
+    late = rules(when("page | length > 0 and page is defined", "continue"), otherwise("fail"))
+    document = playbook(
+        {"step": "page", "tool": keeping(code(LARGE), store={"ttl": "300ms"}), "next": to("look")},
+        {"step": "look", "tool": {**code("import time\ntime.sleep(wait)", wait="{{ 0.5 - (ctx.n | default(0)) }}"), "spec": late},
+         "next": {"arcs": [{"step": "page", "when": "{{ event.name == 'step.failed' and ctx.n is not defined }}", "set": {"ctx.n": 0.5}}]}},
+    )  # fmt: skip
+    async with engine(file_store) as operations:
+        snapshot, story = await play(operations, document)
+    assert "TaskFailed look/look REFERENCE_NOT_AVAILABLE" in story
+    assert snapshot.status == "COMPLETED", story
+
+
 async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> None:
     turning = rules(
         when("_task == 'page' and outcome.result.more", "jump", to="page", set_iter={"n": "{{ outcome.result.n }}"}),

@@ -102,6 +102,32 @@ async def test_each_of_several_statements_has_its_own_values(database: str) -> N
     assert count["rows"] == [{"n": 2}], "all of it is one transaction"
 
 
+@pytest.mark.parametrize(
+    ("last", "rows", "count"),
+    [
+        ("-- what is there\nselect n from t", [{"n": 1}, {"n": 2}], 2),
+        ("insert into t values (3) returning n", [{"n": 3}], 1),
+        ('select count(*) as "Count" from t', [{"Count": 2}], 1),
+        ("delete from t where n = 1", [], 1),
+        ("select 5 as n; -- select 5 as n", [{"n": 5}], 1),
+    ],
+)
+async def test_of_several_statements_the_last_is_answered(
+    database: str, last: str, rows: list[dict[str, Any]], count: int
+) -> None:
+    script = f"create table t (n integer); insert into t values (1), (2);\n{last}"
+    (read,) = await results_of(step("s", database, script))
+    assert read == {"rows": rows, "rowCount": count}
+
+
+async def test_a_trigger_has_statements_of_its_own() -> None:
+    script = """create table t (n integer); create table u (n integer);
+        create trigger g after insert on t begin insert into u values (new.n); insert into u values (0); end;
+        insert into t values (:n); select n from u"""
+    (read,) = await results_of(step("s", "sqlite:///shop.db", script, args={"n": 4}))
+    assert read["rows"] == [{"n": 4}, {"n": 0}]
+
+
 async def test_values_of_every_kind_come_back_as_json(database: str) -> None:
     query = "select 1.5 as half, null as missing, 'ü' as text, 12345678901 as large"
     (read,) = await results_of(step("s", database, query))

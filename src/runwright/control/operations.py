@@ -18,7 +18,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, Step
 from runwright.contract.refs import DEFAULT_TENANT, EngineRun, PlanRef
-from runwright.contract.resultref import parse_result_address
+from runwright.contract.resultref import digest_in, parse_result_address
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
@@ -381,8 +381,8 @@ class Operations:
             try:
                 return values.result()
             except Missing as missing:
-                for digest, ref in missing.refs.items():
-                    values.at_hand.add(digest, await self._fetch(row.identity, ref), 0)
+                for ref in missing.refs.values():
+                    values.at_hand.add(digest_in(ref), await self._fetch(row.identity, ref), 0)
 
     async def _fetch(self, run: RunIdentity, reference: dict[str, Any]) -> Any:
         return msgspec.json.decode(await self.engine.results.get(run, reference))

@@ -51,6 +51,14 @@ class Offers:
             del self._deadlines[owner]
         return [(path, self.open.pop(path)) for path in list(self.open) if _owner(path) in over]
 
+    def drop_unbegun_visits(self) -> None:
+        """The run has failed: what has not begun does not begin any more."""
+        visits = self._play.visits
+        for path in list(self.open):
+            visit = visits.get(_owner(path) or "")
+            if visit is not None and not visit.is_started:
+                del self.open[path]
+
     def drop_unbegun(self, visit: str) -> None:
         """No more iterations of this loop are to begin."""
         pipes = self._play.pipes
@@ -96,7 +104,9 @@ class Offers:
         if visit is None or visit.ended is not None or place.task != station.labels[0]:
             return False
         if not place.indexes:
-            return station.route.loop is None and not visit.is_started
+            router = self._decider.router
+            has_failed = router is not None and bool(router.failures())
+            return station.route.loop is None and not visit.is_started and not has_failed
         loop = self._decider.work.loops.get(place.owner)
         return loop is not None and place.indexes[0] in loop.scheduled and not is_stopped(station, loop)
 

@@ -13,7 +13,7 @@ from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import Do
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 
-from .loopwork import NOTHING, StoredResult, moment, stored_result
+from .loopwork import NOTHING, StoredResult, moment, result_of, stored_result
 from .reading import may_name, read_payload
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class PlayWork(msgspec.Struct):
     final: str | None = None  # the path of the final step's visit
     last: str | None = None  # the visit whose result is the run's
     artifacts: dict[ArtifactRef, None] = {}  # what tasks made
+    ended: dict[str, int] = {}  # of each step, the newest visit that has ended
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -135,6 +136,20 @@ def ended_of(event: FoldableEvent) -> Ended:
     parts = {name: part for name in _PARTS if (part := getattr(outcome, name)) is not None}
     stored = stored_result(bytes(outcome.result) or None, end.result_ref, end.extracted)
     return Ended(outcome.status, stored, parts)
+
+
+def keep_result(work: Workings, event: FoldableEvent, path: str, *, is_good: bool) -> None:
+    """What expressions see of a step is what its newest visit gave. One that failed gave nothing."""
+    name, _, number = path.partition("@")
+    visit = int(number) if number.isdecimal() else 1
+    assert work.play is not None
+    if visit < work.play.ended.get(name, 0):
+        return
+    work.play.ended[name] = visit
+    if is_good and work.wants(name):
+        work.results[name] = result_of(event)
+    elif not is_good:
+        work.results.pop(name, None)
 
 
 def pipe_key(place: EntityPath) -> str:
@@ -285,7 +300,9 @@ def _step_ended(work: Workings, play: PlayWork, place: EntityPath, event: Foldab
     is_failed = event.event_type == "StepFailed"
     visit.ended = "step.failed" if is_failed else "step.done"
     visit.label = None if pipe is None else pipe.task
-    visit.result = None if is_failed else work.results.get(place.step)  # it has just been put there
+    is_newest = play.ended.get(place.step) == place.visit  # then its result has just been put there
+    if not is_failed and work.wants(place.step):
+        visit.result = work.results.get(place.step) if is_newest else result_of(event)
     if is_failed:
         visit.error = read_payload(payloads.StepFailed, event).error
         for times in (work.retry_at, work.due_at):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -61,6 +62,8 @@ class Router:
         self._loops: dict[str, None] = {}
         self._visits: dict[str, None] = {}
         self.offers = Offers(decider, net)
+        self._fatal: dict[str, ErrorInfo | None] = {}
+        self._looked_at = 0  # failures that nothing took up
         play = decider.work.play
         if play is not None:
             self._pipes.update(dict.fromkeys(play.pipes))
@@ -107,6 +110,8 @@ class Router:
             self.begin()
         while self._decider.status is RunStatus.RUNNING:
             before = self._decider.drafted
+            if self.offers.open and self.failures():
+                self.offers.drop_unbegun_visits()
             self._give_up_offers()
             self._retry_tasks(room)
             self._see_to(self._pipes, self._see_to_pipe, room)
@@ -378,7 +383,7 @@ class Router:
 
     def _start_steps(self) -> None:
         play = self._play
-        if not play.tokens or self._failures():
+        if not play.tokens or self.failures():
             return
         live = {*play.tokens, *(path.partition("@")[0] for path in play.visits)}
         for name in sorted(play.tokens, key=self._net.place.__getitem__):
@@ -437,21 +442,23 @@ class Router:
 
     # The end
 
-    def _failures(self) -> dict[str, ErrorInfo | None]:
+    def failures(self) -> dict[str, ErrorInfo | None]:
         """Failures that end the run: those that nothing took up, of steps that are not to be passed over."""
-        return {
-            path: error
-            for path, error in self._play.unhandled.items()
-            if self._net.stations[path.partition("@")[0]].route.failure is FailureMode.FAIL_FAST
-            or (error is not None and error.category == "plan")
-        }
+        unhandled = self._play.unhandled
+        for path, error in islice(unhandled.items(), self._looked_at, None):
+            mode = self._net.stations[path.partition("@")[0]].route.failure
+            if mode is FailureMode.FAIL_FAST or (error is not None and error.category == "plan"):
+                self._fatal[path] = error
+        self._looked_at = len(unhandled)
+        return self._fatal
 
     def _finish(self, room: Room) -> bool:
         """End the run if nothing is left to do; True if there is more after all."""
         decider, play = self._decider, self._play
-        if play.visits or decider.missing or room.closed:
+        failures = self.failures()
+        at_work = any(visit.is_started for visit in play.visits.values()) if failures else bool(play.visits)
+        if at_work or decider.missing or room.closed:
             return False
-        failures = self._failures()
         final = self._net.playbook.final_step
         waiting = [name for name in play.tokens if name != final]
         if not failures and not waiting and final is not None and play.final is None and not self._is_denied(final):

@@ -32,7 +32,12 @@ class Missing(Exception):
 
     def __init__(self, *refs: dict[str, Any]) -> None:
         super().__init__(*refs)
-        self.refs = {digest_in(ref): ref for ref in refs}
+        self.refs = {name_of(ref): ref for ref in refs}
+
+
+def name_of(ref: dict[str, Any]) -> str:
+    """What tells one reference from another: two may name the same bytes, and one of them be gone."""
+    return str(ref.get("ref") or digest_in(ref))
 
 
 class AtHand:
@@ -68,7 +73,7 @@ class Values:
         self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
         self.now = 0
         self.at_hand = AtHand()
-        self.lost: dict[str, RunwrightError] = {}  # what could not be fetched
+        self.lost: dict[str, RunwrightError] = {}  # what could not be fetched, by reference
 
     def scope(self, node: Node, **more: Any) -> dict[str, Any]:
         own = self._state.steps.get(node.step.step_id)
@@ -105,9 +110,9 @@ class Values:
     def of(self, stored: StoredResult) -> Any:
         if stored.ref is None:
             return None if stored.raw is None else msgspec.json.decode(stored.raw)
-        digest = digest_in(stored.ref)
-        if digest in self.lost:
-            raise self.lost[digest]
+        digest, name = digest_in(stored.ref), name_of(stored.ref)
+        if name in self.lost:
+            raise self.lost[name]
         if digest not in self.at_hand or self._has_expired(stored.ref):
             raise Missing(stored.ref)
         return self.at_hand[digest]

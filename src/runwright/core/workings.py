@@ -15,7 +15,7 @@ from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import parse_path
 
 from .loopwork import FAILED, NOTHING, LoopWork, StoredResult, iteration, loop_started, moment, result_of
-from .playwork import PlayWork, note_play
+from .playwork import PlayWork, keep_result, note_play
 from .reading import read_payload
 
 
@@ -128,14 +128,14 @@ def _step_ended(work: Workings, event: FoldableEvent) -> None:
         for times in (work.retry_at, work.due_at):
             for path in [path for path in times if path.startswith((f"{step_id}[", f"{step_id}~"))]:
                 del times[path]
-    name = step_id if work.play is None else step_id.partition("@")[0]  # the newest visit counts
-    if event.event_type != "StepFailed":
+    is_good = event.event_type != "StepFailed"
+    if is_good:
         work.checkpoints.pop(step_id, None)
         work.loops.pop(step_id, None)
-        if work.wants(name):
-            work.results[name] = result_of(event)
-    elif work.play is not None:
-        work.results.pop(name, None)  # what a visit before it gave is not its own
+    if work.play is not None:
+        keep_result(work, event, step_id, is_good=is_good)
+    elif is_good and work.wants(step_id):
+        work.results[step_id] = result_of(event)
 
 
 def _retry_scheduled(work: Workings, event: FoldableEvent) -> None:

@@ -10,17 +10,18 @@ from .problems import Findings, Path
 
 STEP_DONE, LOOP_DONE = "step.done", "loop.done"
 
-_GOOD_ENDS = (STEP_DONE, LOOP_DONE, "call.done", "step.exit")
-_WORDS = "|".join(map(re.escape, (*_GOOD_ENDS, "call.error")))
-_NAME = re.compile(rf"""(['"])({_WORDS})\1""")
+_OLD = ("call.done", "step.exit", "call.error")
+_TODAY = (STEP_DONE, LOOP_DONE)
+_OLD_NAME = re.compile(rf"""(['"])({"|".join(map(re.escape, _OLD))})\1""")
+_NAME = re.compile(rf"""(['"])({"|".join(map(re.escape, _TODAY))})\1""")
+_EVENT = r"""\(?\s*\bevent(?:\.name|\[['"]name['"]\]|\.get\(['"]name['"]\))\s*\)?(?:\s*\|\s*\w+)*"""
+_TEXT = r"""(?:'[^']*'|"[^"]*")"""
 _ASKED = re.compile(
-    rf"""
-      \bevent\.name \s* (?: [!=]= \s* (?:'(?:{_WORDS})'|"(?:{_WORDS})") | (?:not\s+)? in \s* [\[(] [^\])]* )
-    | (?:'(?:{_WORDS})'|"(?:{_WORDS})") \s* [!=]= \s* event\.name\b
-    """,
-    re.VERBOSE,
+    rf"""{_EVENT}\s*(?:[!=]=\s*{_TEXT}|(?:not\s+)?in\s*[\[(][^\])]*)"""
+    rf"""|{_TEXT}\s*(?:[!=]=|(?:not\s+)?in\s*[\[(])\s*{_EVENT}"""
 )
 """Where the name of an event is compared with texts."""
+_MENTIONS_EVENT = re.compile(r"\bevent\b")
 
 
 def in_todays_words(when: Any, end: str | None, path: Path, findings: Findings) -> Any:
@@ -31,15 +32,16 @@ def in_todays_words(when: Any, end: str | None, path: Path, findings: Findings) 
     told: dict[str, str] = {}
 
     def renamed(match: re.Match[str]) -> str:
-        name = match[2]
-        if end is None and name in (STEP_DONE, LOOP_DONE):
-            return match[0]
-        now = "step.failed" if name == "call.error" else end or STEP_DONE
-        if now != name:
-            told[name] = now
+        now = "step.failed" if match[2] == "call.error" else end or STEP_DONE
+        if now != match[2]:
+            told[match[2]] = now
         return f"{match[1]}{now}{match[1]}"
 
-    changed = _ASKED.sub(lambda asked: _NAME.sub(renamed, asked[0]), when)
+    changed = when
+    if end is not None:
+        changed = _ASKED.sub(lambda asked: _NAME.sub(renamed, asked[0]), changed)
+    if _MENTIONS_EVENT.search(when):  # names that nothing has today
+        changed = _OLD_NAME.sub(renamed, changed)
     for name, now in told.items():
         findings.warning(path, f"`{name}` is read as `{now}`.")
     return changed

@@ -19,6 +19,7 @@ import msgspec
 from runwright.contract.errors import RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.refs import ErrorInfo
+from runwright.contract.transitions import RunStatus
 from runwright.core.decide import Decider
 from runwright.core.handing import hand_over
 from runwright.core.node import QueueOf, nowhere
@@ -308,7 +309,9 @@ class Dispatch:
         self.untake(task)
         driver = self.engine.driver(task.run_id)
         if driver is not None and driver.launcher.is_on_offer(task.path, task.attempt):
-            self._in_turn(task.run_id, partial(self._table.put_back, task, hold=True))
+            # A pause that kept it from starting may be over by now, and nobody would let go of it again.
+            hold = driver.status is not RunStatus.RUNNING or driver.decider.stop is not None
+            self._in_turn(task.run_id, partial(self._table.put_back, task, hold=hold))
         else:
             self.withdraw(*task.key)
 

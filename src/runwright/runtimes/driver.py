@@ -244,7 +244,7 @@ class RunDriver:
         await self._catch_up()
         if is_ending(self.decider):
             for fact in facts:
-                if isinstance(fact, StepEnded) and fact.result in blobs.values():
+                if isinstance(fact, StepEnded) and fact.is_among(blobs.values()):
                     fact.lose_result()
 
     def _carry_out(self, drafts: list[Draft]) -> None:

@@ -5,7 +5,7 @@ A fact is kept until it is durable. It may be applied again, to a state that was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -99,8 +99,19 @@ class StepEnded:
         payload = {"index": index, **self._good_end(decider)}
         decider.say("LoopIterationDone", self.path, self.attempt, payload)
 
+    def is_among(self, bodies: Collection[bytes]) -> bool:
+        """Whether its result, or what came with its error, is one of these."""
+        if self.error is None:
+            return self.result in bodies
+        facts = self.error.facts or {}
+        return "result" in facts and msgspec.json.encode(facts["result"]) in bodies
+
     def lose_result(self) -> None:
         """The run ends, and the store that its result belongs into does not answer."""
+        if self.error is not None:
+            facts = {name: fact for name, fact in (self.error.facts or {}).items() if name != "result"}
+            self.error = msgspec.structs.replace(self.error, facts=facts)
+            return
         message = "It ended, but its result could not be kept: the store for it does not answer."
         self.result = None
         self.error = ErrorInfo(ErrorCode.STORE_UNAVAILABLE, message, retryable=True, category="store")

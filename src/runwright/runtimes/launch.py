@@ -15,6 +15,7 @@ import msgspec
 from runwright.contract.errors import STORE_CODES_TO_WAIT_FOR, ErrorCode, RunwrightError
 from runwright.contract.paths import parse_path
 from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.contract.resultref import digest_in
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.handing import scheduled
@@ -140,6 +141,9 @@ class Launcher:
                 return
         except _SecretsNeeded as needed:
             self._asking[path] = attempt
+            if (allowed := self._driver.decider.time_for(node, path)) is not None:
+                late = partial(self._asked_too_long, path, attempt, allowed[1])
+                self._engine.alarms.set(self._engine.clock.monotonic() + allowed[0], late)
             self._engine.do(self._get_secrets(path, attempt, needed.names))
             return
         except Missing as missing:
@@ -286,12 +290,23 @@ class Launcher:
         except Exception as error:
             trouble = StepError("SECRET_NOT_AVAILABLE", f"The provider of secrets failed: {type(error).__name__}.")
         else:
-            if self._asking.pop(path, None) == attempt:
+            if self._has_asked(path, attempt):
                 self._secrets[path, attempt] = values
                 self.launch(path, attempt)
             return
-        if self._asking.pop(path, None) == attempt:
+        if self._has_asked(path, attempt):
             self._fail(path, attempt, trouble)
+
+    def _has_asked(self, path: str, attempt: int) -> bool:
+        """Whether this attempt still waits for its secrets; it is asked once."""
+        if self._asking.get(path) != attempt:
+            return False
+        del self._asking[path]
+        return True
+
+    def _asked_too_long(self, path: str, attempt: int, error: ErrorInfo) -> None:
+        if self._has_asked(path, attempt):
+            self._driver.tell(StepEnded(path, attempt, 0.0, None, error))
 
     def restored(self, path: str) -> Any:
         """What a step or task last handed to `checkpoint`."""
@@ -445,16 +460,16 @@ class Launcher:
         decider, run_id = self._driver.decider, self._driver.run.run_id
         missing, self.missing = {**decider.missing, **self.missing}, {}
         is_away = False
-        for digest, ref in missing.items():
+        for name, ref in missing.items():
             try:
                 body = await self._engine.results.get(self._driver.run, ref)
-                decider.values.at_hand.add(digest, msgspec.json.decode(body), len(body))
+                decider.values.at_hand.add(digest_in(ref), msgspec.json.decode(body), len(body))
             except RunwrightError as error:
-                if digest in decider.missing and (error.facts.get("passing") or error.code in STORE_CODES_TO_WAIT_FOR):
+                if name in decider.missing and (error.facts.get("passing") or error.code in STORE_CODES_TO_WAIT_FOR):
                     logger.warning("Run %s waits for a value: %s", run_id, error, extra=self._driver.about)
                     is_away = True
                 else:
-                    decider.values.lost[digest] = error
+                    decider.values.lost[name] = error
         if is_away:
             await self._engine.clock.sleep(STORE_PAUSE)
         waiting, self._waiting = self._waiting, []

@@ -49,7 +49,7 @@ class PlaybookSqlTool:
         try:
             is_bound = used or inputs.engine == "sqlite"  # elsewhere `list[:n]` means something else
             names: list[str] = []
-            texts = bound(inputs.query, used, database.mark) if is_bound else [(inputs.query, names)]
+            texts = bound(inputs.query, used, database.mark, database.split) if is_bound else [(inputs.query, names)]
         except SqlTextError as error:
             raise StepError("INVALID_INPUT", str(error), retryable=False) from None
         try:

@@ -65,7 +65,7 @@ class SqlTool:
             raise _bad(trouble)
         database: Database = ENGINES[scheme_of(inputs.connection)](inputs.connection)
         try:
-            texts = bound(inputs.query, inputs.args, database.mark)
+            texts = bound(inputs.query, inputs.args, database.mark, database.split)
         except SqlTextError as error:
             raise _bad(str(error)) from None
         parts = [(text, [inputs.args[name] for name in names]) for text, names in texts]

@@ -19,7 +19,7 @@ import msgspec
 
 from .base import StepError
 from .pooled import pooled
-from .sql_text import last_question, statements
+from .sql_text import asks_for_rows, last_question, statements
 
 BUSY_SECONDS = 30.0
 LOCK_PAUSE = 0.1
@@ -45,6 +45,10 @@ class Database(Protocol):
     @property
     def mark(self) -> str:
         """What stands before the number of a bound value."""
+        ...
+
+    def split(self, query: str) -> list[str]:
+        """The statements in a text."""
         ...
 
     async def ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
@@ -105,8 +109,18 @@ class _InThread(ABC):
 class Sqlite(_InThread):
     mark = "?"
 
+    def split(self, query: str) -> list[str]:
+        """The body of a trigger has semicolons of its own."""
+        found: list[str] = []
+        now = ""
+        for text in statements(query):
+            now += f"{text};"
+            if sqlite3.complete_statement(now):
+                found.append(now)
+                now = ""
+        return [*found, now] if now else found
+
     def _ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
-        *before, (query, values) = parts
         try:
             self._connection = connection = sqlite3.connect(
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -114,25 +128,14 @@ class Sqlite(_InThread):
         except sqlite3.Error as error:
             raise _unreachable(f"The SQLite file {self._path}", str(error)) from None
         try:
-            texts = statements(query)
-            asked = None if values else last_question(query)
-            if asked is not None and not sqlite3.complete_statement(asked[0]):
-                asked = None  # it is part of a trigger
-            if not values and len(texts) > 1 and asked is None:
-                connection.executescript(f"begin;\n{query}\n;")
-                answer = Answer(count=max(connection.total_changes, 0))
-            else:
-                if asked is not None:
-                    connection.executescript(f"begin;\n{asked[0]}")
-                    texts = [asked[1]]
-                else:
-                    connection.execute("begin")
-                for text, given in before:
-                    connection.execute(text, list(map(_for_sqlite, given)))
-                cursor = connection.execute(texts[0] if len(texts) == 1 else query, list(map(_for_sqlite, values)))
-                columns = [column[0] for column in cursor.description or ()]
-                answer = Answer(columns, cursor.fetchmany(most) if columns else [], max(cursor.rowcount, 0))
-                cursor.close()
+            connection.execute("begin")
+            answer = Answer()
+            for query, values in parts:
+                for text in [query] if values else self.split(query):
+                    cursor = connection.execute(text, list(map(_for_sqlite, values)))
+                    columns = [column[0] for column in cursor.description or ()]
+                    answer = Answer(columns, cursor.fetchmany(most) if columns else [], max(cursor.rowcount, 0))
+                    cursor.close()
             check(answer)
             self._go_on()
             connection.execute("commit")
@@ -153,22 +156,27 @@ def _for_sqlite(value: Any) -> Any:
 
 
 class Duckdb(_InThread):
+    """It answers a change with one row, its count."""
+
     mark = "$"
+
+    def split(self, query: str) -> list[str]:
+        return statements(query)
 
     def _ask(self, parts: Sequence[Bound], most: int, check: Check) -> Answer:
         import duckdb
 
-        *before, (query, values) = parts
         self._connection = connection = self._open()
         try:
             connection.begin()
-            for text, given in before:
-                connection.execute(text, given or None)
-            cursor = connection.execute(query, values or None)
-            columns = [column[0] for column in cursor.description or ()]
-            answer = Answer(columns, cursor.fetchmany(most))
-            if columns == ["Count"] and len(answer.rows) == 1 and not _gives_rows(query):
-                answer = Answer(count=int(answer.rows[0][0]))
+            answer = Answer()
+            for query, values in parts:
+                for text in [query] if values else self.split(query):
+                    cursor = connection.execute(text, values or None)
+                    columns = [column[0] for column in cursor.description or ()]
+                    answer = Answer(columns, cursor.fetchmany(most))
+                    if columns == ["Count"] and len(answer.rows) == 1 and not asks_for_rows(text):
+                        answer = Answer(count=int(answer.rows[0][0]))
             check(answer)
             self._go_on()
             connection.commit()
@@ -192,14 +200,11 @@ class Duckdb(_InThread):
                     raise _unreachable(f"The DuckDB file {self._path}", _first_line(error)) from None
 
 
-def _gives_rows(query: str) -> bool:
-    """DuckDB answers a change with one row, its count; a query may well have such a column of its own."""
-    word = query.lstrip("( \n\t").partition(" ")[0].lower()
-    return word not in ("insert", "update", "delete", "copy", "create", "merge") or "returning" in query.lower()
-
-
 class Postgres:
     mark = "$"
+
+    def split(self, query: str) -> list[str]:
+        return statements(query)
 
     def __init__(self, connection: str) -> None:
         self._url = connection

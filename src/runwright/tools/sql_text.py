@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 _TOKEN = re.compile(
     r"""
@@ -44,11 +44,13 @@ def positional(query: str, names: Collection[str], mark: str) -> tuple[str, list
     return "".join(parts), list(numbers)
 
 
-def bound(query: str, names: Collection[str], mark: str) -> list[tuple[str, list[str]]]:
+def bound(
+    query: str, names: Collection[str], mark: str, split: Callable[[str], list[str]]
+) -> list[tuple[str, list[str]]]:
     """The same for several statements, each with its own values: no database binds those of several at once. What binds
     nothing stays in one piece."""
     whole = positional(query, names, mark)
-    texts = statements(query) if whole[1] else []
+    texts = split(query) if whole[1] else []
     return [whole] if len(texts) < 2 else [positional(text, mentioned(text), mark) for text in texts]
 
 
@@ -59,28 +61,43 @@ def mentioned(query: str) -> set[str]:
 
 def statements(query: str) -> list[str]:
     """The statements in a text; what is only blanks or comments is none."""
-    found: list[str] = []
-    now, says_something = "", False
+    return [query[begin:end] for begin, end in _spans(query)]
+
+
+def _spans(query: str) -> list[tuple[int, int]]:
+    """Where each statement begins and ends."""
+    found: list[tuple[int, int]] = []
+    at, begin, says_something = 0, 0, False
     for kind, text in _tokens(query):
         first, *rest = text.split(";") if kind == "plain" else [text]
-        now += first
         says_something = says_something or (kind not in _COMMENTS and bool(first.strip()))
+        end = at + len(first)
         for piece in rest:
-            found += [now] if says_something else []
-            now, says_something = piece, bool(piece.strip())
-    return [*found, now] if says_something else found
+            found += [(begin, end)] if says_something else []
+            begin, says_something = end + 1, bool(piece.strip())
+            end = begin + len(piece)
+        at += len(text)
+    return [*found, (begin, at)] if says_something else found
 
 
 def last_question(query: str) -> tuple[str, str] | None:
     """Of several statements, the last if it asks for rows, and all that comes before it; None if it does not."""
-    *before, last = statements(query) or [""]
-    words = last.split(None, 1)
-    if not before or not words or words[0].lower() not in _ASKING:
+    spans = _spans(query)
+    if len(spans) < 2:
         return None
-    return query[: query.rindex(last)], last
+    begin, end = spans[-1]
+    last = query[begin:end]
+    return (query[:begin], last) if asks_for_rows(last) else None
 
 
-_ASKING = frozenset({"select", "with", "values", "table", "show", "explain"})
+def asks_for_rows(statement: str) -> bool:
+    """Whether rows come of it, as far as its words tell."""
+    words = [word for kind, text in _tokens(statement) if kind == "plain" for word in _WORD.findall(text.lower())]
+    return bool(words) and (words[0] in _ASKING or "returning" in words)
+
+
+_ASKING = frozenset({"select", "with", "values", "table", "show", "explain", "pragma", "from", "describe", "fetch"})
+_WORD = re.compile(r"[a-z_]+")
 
 
 def stands_free(query: str, word: str) -> bool:
