@@ -80,3 +80,28 @@ def test_init_writes_a_plan_that_runs_and_overwrites_nothing(project: Project) -
     assert "left as it is" in project("init")
     assert (project.folder / plan).read_text().startswith("plan: mine")
     assert "COMPLETED  mine" in project("run", plan)
+
+
+def test_of_a_playbook_the_graph_has_arcs_and_parameters_are_what_they_look_like(project: Project) -> None:
+    text = """
+apiVersion: noetl.io/v10
+kind: Playbook
+metadata: {name: p}
+workload: {rows: "{{ range(3) | list }}", name: Ada}
+workflow:
+- step: a
+  loop: {in: "{{ rows }}", iterator: x}
+  tool: {kind: noop, result: "{{ iter.x }}"}
+  next: {arcs: [{step: b, when: "{{ rows }}"}]}
+- step: b
+  tool: {kind: noop, result: "{{ [a, name] }}"}
+"""
+    plan = project.plan(text)
+    assert json.loads(project("plan", "graph", plan, "--json"))["steps"] == [
+        {"stepId": "a", "next": [{"step": "b", "when": "{{ rows }}"}]},
+        {"stepId": "b", "next": []},
+    ]
+    project("run", plan, "--run-id", "r", "--param", "rows=[7,8]", "--param", "name=5")
+    assert json.loads(project("results", "get", "r")) == [[7, 8], "5"]
+    project("logs", "r", "a[0]/other", exits=2)
+    assert project.stderr.startswith("STEP_NOT_FOUND The step 'a' has no task 'other'. It has a.")

@@ -23,6 +23,7 @@ from runwright.cli.tree import lay_out
 from runwright.cli.words import Narrator
 from runwright.cli.written import readable
 from runwright.contract.plan import ExecutionPlan, Foreach, Order, PlanMetadata, Retry, Step
+from runwright.contract.playbook import Route, Task
 from runwright.contract.timestamps import from_micros, to_micros
 
 
@@ -119,6 +120,26 @@ def test_a_step_shows_its_attempt_its_next_try_and_its_error(told: Told) -> None
     assert "RUNNING RETRYING  orders  r" in told.shown()[0]
     told("StepStarted", "flaky", 2)
     assert "attempt 2/4" in line_of(told.shown(), "flaky")
+
+
+def test_a_step_of_a_playbook_shows_its_task_its_next_try_and_why() -> None:
+    route = Route(tasks=(Task(label="prep", kind="shell"), Task(label="call", kind="shell")))
+    step = Step(step_id="fetch", kind="pipeline", route=route)
+    told = Told(ExecutionPlan(metadata=PlanMetadata(plan_id="p"), order=Order.ROUTED, steps=(step,)))
+    told("StepStarted", "fetch@2")
+    told("TaskStarted", "fetch@2/call")
+    line = line_of(told.shown(tails={"fetch@2": "dialling"}), "fetch@2")
+    assert "shell > shell" in line, "further visits are of the same step"
+    assert line.endswith("call  dialling")
+    error = {"code": "EXIT_STATUS", "message": "exit code 3"}
+    told("TaskAttemptFailed", "fetch@2/call", outcome={"status": "error", "error": error})
+    told("PolicyTaskEvaluated", "fetch@2/call", action={"do": "retry"}, next_attempt_at="2999-01-01T00:00:00Z")
+    assert "call  try 2 in " in line_of(told.shown(), "fetch@2")
+    assert line_of(told.shown(), "fetch@2").endswith("EXIT_STATUS exit code 3")
+    told("TaskAttemptStarted", "fetch@2/call", 2)
+    assert "call  try 2  EXIT_STATUS" in line_of(told.shown(), "fetch@2")
+    told("StepCompleted", "fetch@2")
+    assert "call" not in line_of(told.shown(), "fetch@2")
 
 
 def test_a_retry_that_never_comes_is_not_announced_once_the_run_has_ended(told: Told) -> None:

@@ -583,6 +583,17 @@ async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str)
         assert await result(operations, snapshot) == "nothing"
 
 
+async def test_arcs_see_what_their_step_set_for_itself(file_store: str) -> None:
+    arcs = [{"step": "b", "when": "{{ step.z == 7 }}", "args": {"z": "{{ step.z }}"}}]
+    document = playbook(
+        {"step": "a", "tool": {**noop(), "set": {"step.z": 7}}, "next": {"arcs": arcs}},
+        {"step": "b", "tool": noop("{{ args.z }}")},
+    )
+    async with engine(file_store) as operations:
+        snapshot, _ = await play(operations, document)
+        assert await result(operations, snapshot) == 7
+
+
 async def test_an_arc_sets_what_the_step_it_leads_to_reads(file_store: str) -> None:
     arc = {"step": "b", "set": {"step.x": 1, "y": 2, "ctx.z": 3}}
     document = playbook(

@@ -254,6 +254,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "`else` comes last, and so does a rule without `when`",
     ),
     (playbook(STEP, executor={"final_step": "a"}), "The executor has no field 'final_step'"),
+    (playbook({**STEP, "spec": {"dispatch": {"queue": "{{ q }}"}}}), "Which queue it is must be known from the start"),
+    (playbook(STEP, workload={"a": [{"secret": "TOKEN"}]}), "no secret comes of it. Name it where it is used"),
+    (playbook(STEP, workload={"api_password": "hunter2"}), "name it instead, where it is used: {secret: NAME}"),
     (playbook(STEP, workbook={"x": {"kind": "nonsense"}}), "There is no kind 'nonsense'"),
     (playbook(STEP, workbook={"x": {"tool": [noop(), {"kind": "noop", "retry": 3}]}}), "`retry` is gone"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,23 @@ async def test_a_failed_playbook_is_run_again_from_its_beginning(file_store: str
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.rerun(run_id, from_step="b")
         assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
+
+
+async def test_a_process_that_is_to_stop_waits_for_what_runs_and_starts_nothing_more(
+    store: str, tmp_path: Path
+) -> None:
+    tasks = [{"first": code(HOLD, go=str(tmp_path / "go"))}, {"second": noop()}]
+    document = playbook({"step": "a", "tool": tasks})
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(document))
+        await event(operations, run_id, "TaskStarted", "a/first")
+        draining = asyncio.create_task(operations.engine.drain(30))
+        await asyncio.sleep(0.1)
+        (tmp_path / "go").touch()
+        await event(operations, run_id, "TaskDone", "a/first")
+        async with asyncio.timeout(10):
+            await draining
+        assert "TaskStarted a/second" not in await story(operations, run_id)
+    async with engine(store) as operations:
+        await operations.engine.resume(run_id)
+        assert (await ended(operations, run_id)).status == "COMPLETED"

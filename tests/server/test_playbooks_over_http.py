@@ -50,6 +50,32 @@ async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: 
         other = await me.run(playbook({"step": "a", "tool": noop()}))
         await me.get(f"{at(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
 
+        async def away(key: str) -> bytes:
+            raise OSError(f"nobody at 10.1.2.3, where {key} should be")
+
+        there.service.operations.engine.results.tiers._open["local"].get = away
+        problem = await me.get(f"{at(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
+        assert problem["code"] == "REFERENCE_NOT_AVAILABLE"
+        assert "10.1.2.3" not in str(problem), "where a store is, is nobody's business out there"
+
+
+async def test_the_counts_of_a_loop_are_its_result_where_nobody_asks_for_more(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        loop = {"in": [1, 2, 3], "iterator": "x"}
+        run_id = await me.run(playbook({"step": "a", "loop": loop, "tool": noop()}, {"step": "b", "tool": noop()}))
+        assert await me.get(f"{at(run_id)}/results/a") == {"total": 3, "done": 3, "failed": 0}
+
+
+async def test_a_stream_ends_with_its_playbook(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        slow = {"kind": "shell", "command": "sleep 0.5"}
+        run_id = (await me.start(playbook({"step": "a", "tool": slow})))["runId"]
+        async with asyncio.timeout(10):  # a stream that waits for more says so after 15 s
+            told = [event async for event in me.stream(f"{at(run_id)}/stream")]
+        assert told[-1]["event"] == "RunProcessed"
+
 
 FORGED = {
     "task.done": {

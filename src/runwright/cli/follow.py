@@ -42,7 +42,7 @@ class Patience:
             raise error
         if self._since is None:
             self._since = now
-            self._notices.append(f"The store cannot be read for now: {error}")
+            self._notices.append(f"The store cannot be used for now: {error}")
         if now - self._since > STORE_PATIENCE:
             raise error
         await asyncio.sleep(1)
@@ -78,6 +78,7 @@ class Follower:
         self._pauses = 0
         self.notices: deque[str] = deque(maxlen=100)
         self._patience = Patience(log.clock, self.notices)
+        self._patience_to_watch = Patience(log.clock, self.notices)
 
     async def to_the_end(self) -> None:
         """Follow until the run has ended and all of it was told."""
@@ -135,8 +136,9 @@ class Follower:
             self._watched_at = now
             try:
                 await self._watchful()
+                self._patience_to_watch.over()
             except RunwrightError as error:
-                await self._patience.bear(error)
+                await self._patience_to_watch.bear(error)
 
 
 class _Notices(logging.Handler):

@@ -128,7 +128,10 @@ class Live:
             if cell is None or step_id in self._settled:
                 continue
             loop = story.state.loops.get(step_id)
+            task = story.tasks.get(step_id)
             wanted[step_id] = next(reversed(loop.running), step_id) if loop is not None else step_id
+            if task is not None:
+                wanted[step_id] = task.path
             if step_id not in story.running and not cell.retry and self._ended_long_ago(cell.completed_at):
                 self._settled.add(step_id)
         if wanted:

@@ -33,7 +33,8 @@ POLL = 0.2
 @click.option("--follow", is_flag=True, help="Go on with lines as they come, until the run ends.")
 @click.option("--attempt", metavar="N", type=click.IntRange(1), help="Only this attempt.")
 async def logs_command(session: Session, run: str, step: str | None, follow: bool, attempt: int | None) -> int:
-    """Show what a run's steps wrote, by time. STEP may also be one iteration of a loop: check[3]."""
+    """Show what a run's steps wrote, by time. STEP may also be one iteration of a loop, check[3], or a
+    task of a playbook: fetch/page, check[3]/page."""
     pipe = Pipe()
     async with onlooker(session) as (log, logs):
         run_id = (await log.resolve(run)).identity.run_id
@@ -52,6 +53,14 @@ async def _check_step(log: LogReader, run_id: str, step: str) -> None:
     plan = await plan_of_run(log, run_id)
     known = {each.step_id for each in (await log.snapshot(run_id)).steps}
     known |= set() if plan is None else {each.step_id for each in plan.steps}
+    declared = None if plan is None or place is None else next((s for s in plan.steps if s.step_id == place.step), None)
+    if place is not None and place.task is not None and declared is not None and declared.route is not None:
+        labels = [task.label for task in declared.route.tasks]
+        if place.task not in labels:
+            raise RunwrightError(
+                ErrorCode.STEP_NOT_FOUND,
+                f"The step {place.step!r} has no task {place.task!r}. It has {', '.join(labels)}.",
+            )
     if place is None or place.step not in known:
         close = get_close_matches(step, known, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -246,9 +246,14 @@ def _gist(record: RunEventRecord) -> str:
     if record.redacted:
         return "(payload erased)"
     payload: dict[str, Any] = record.payload or {}
-    error = payload.get("error")
+    outcome: Any = payload.get("outcome")
+    error = payload.get("error") or (outcome.get("error") if isinstance(outcome, dict) else None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if isinstance(error, dict):
         return " ".join(str(error[name]) for name in ("code", "message") if error.get(name))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    action: Any = payload.get("action")
+    if isinstance(action, dict):
+        due = payload.get("next_attempt_at")
+        return f"do: {action.get('do')}{'' if due is None else f' at {due}'}"  # pyright: ignore[reportUnknownMemberType]
     for name in ("reasonCode", "reason", "nextAttemptAt", "signalType", "engineRunRef"):
         if payload.get(name):
             return f"{name}: {payload[name]}"

@@ -9,6 +9,7 @@ import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, ParamType
+from runwright.core.expressions import any_expression
 from runwright.plans.params import fits, in_words, kind_of
 
 
@@ -30,7 +31,10 @@ def _given(plan: ExecutionPlan, name: str, text: str) -> Any:
     if kind is ParamType.ANY:
         if name not in plan.params:
             return text if plan.playbook is None else _read(text)
-        kind = kind_of(plan.params[name])
+        default = plan.params[name]
+        if plan.playbook is not None and any_expression(default):
+            return _read(text)  # what comes of it is not known before the run
+        kind = kind_of(default)
     if kind is ParamType.STRING:
         return text
     value = _read(text)

@@ -14,7 +14,7 @@ from runwright.plans.layers import kind_of
 
 from .picture import Glyphs, bar, fit, ticking
 from .render import plain
-from .story import Story
+from .story import Story, TaskNow
 from .written import readable
 
 TIME_WIDTH = 9
@@ -32,7 +32,7 @@ class StepLines:
         names = max((cell_len(plain(step_id)) for step_id in shown), default=4)
         self._name_width = min(max(names + indent, 12), max(12, width * 2 // 5))
         kinds = [kind_of(step) for step_id in shown if (step := story.step(step_id)) is not None]
-        self._kind_width = 0 if width < NARROW else min(max(map(len, kinds), default=0), 12)
+        self._kind_width = 0 if width < NARROW else min(max(map(len, kinds), default=0), max(12, width // 6))
 
     def line(self, step_id: str, before: str, now: int, tail: str | None) -> Text:
         story, cell = self._story, self._story.cell(step_id)
@@ -82,6 +82,9 @@ class StepLines:
         if cell is None:
             return asks
         parts = [self._attempt(step_id, cell, now), self._loop(step_id), self._wait(step_id, cell, now), asks]
+        if (task := self._story.tasks.get(step_id)) is not None:
+            parts += self._task(step_id, task, now)
+            tail = None if task.due is not None else tail
         if cell.status is StepStatus.FAILED and cell.error is not None:
             parts.append(self._error(cell, again=self._story.is_retrying(step_id)))
         elif cell.status is StepStatus.SKIPPED:
@@ -101,6 +104,20 @@ class StepLines:
             return Text(f"attempt {attempt}/{most}", "yellow" if cell.status is StepStatus.RUNNING else "dim")
         left = max(0, self._story.due.get(step_id, now) - now) / 1e6
         return Text(f"attempt {attempt}/{most} in {ticking(left)}", "yellow")
+
+    def _task(self, step_id: str, task: TaskNow, now: int) -> list[Text]:
+        """Which task it is at, the how manyth try, and what the one before came to."""
+        step = self._story.step(step_id)
+        is_alone = step is None or step.route is None or len(step.route.tasks) < 2
+        parts = [] if is_alone else [Text(plain(task.label), "cyan")]
+        if task.due is not None:
+            left = ticking(max(0, task.due - now) / 1e6)
+            parts.append(Text(f"try {task.attempt + 1} in {left}", "yellow"))
+        elif task.attempt > 1:
+            parts.append(Text(f"try {task.attempt}", "yellow"))
+        if task.error is not None:
+            parts.append(Text(plain(task.error), "dim"))
+        return parts
 
     def _loop(self, step_id: str) -> Text:
         loop = self._story.state.loops.get(step_id)

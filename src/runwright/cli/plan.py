@@ -12,7 +12,7 @@ import msgspec
 
 from runwright.contract.capabilities import EMBEDDED, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, plan_version
+from runwright.contract.plan import ExecutionPlan, Step, content_hash, plan_body, plan_version
 from runwright.control.planfile import read_data, read_plan_file
 from runwright.plans.problems import Loaded, PlanInvalid, Problem
 from runwright.tools.registry import all_tools
@@ -148,10 +148,18 @@ async def graph_command(session: Session, plan_file: Path, svg: bool, output: Pa
     plan = loaded.plan
     drawn = graph_svg(plan) if svg else graph_text(plan)
     if session.as_json:
-        steps = [{"stepId": step.step_id, "dependsOn": step.depends_on} for step in plan.steps]
+        steps = [_edges(step) for step in plan.steps]
         drawn = msgspec.json.encode({"planId": plan.plan_id, "order": plan.order, "steps": steps}).decode()
     _put(drawn, output, plan)
     return DONE
+
+
+def _edges(step: Step) -> dict[str, Any]:
+    """What comes before a step of a plan; what comes after one of a playbook."""
+    if step.route is None:
+        return {"stepId": step.step_id, "dependsOn": step.depends_on}
+    arcs = [{"step": arc.step} | ({} if arc.when is None else {"when": arc.when}) for arc in step.route.arcs]
+    return {"stepId": step.step_id, "next": arcs}
 
 
 def _put(text: str, output: Path | None, plan: ExecutionPlan) -> None:

@@ -57,7 +57,7 @@ def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for heading in headings:
-        grid.add_column(heading, overflow="fold")
+        grid.add_column(heading, overflow="fold", no_wrap=heading == "RUN")  # ids are copied
     for row in rows:
         grid.add_row(
             *(Text(cell, style=COLOURS.get(cell.split(" ")[0], "").replace("bright_black", "dim")) for cell in row)

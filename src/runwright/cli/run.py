@@ -70,6 +70,9 @@ async def run_command(
 async def _run(
     session: Session, plan: ExecutionPlan, params: dict[str, Any], run_id: str | None, tenant: str, runtime: str
 ) -> int:
+    if queues := sorted({work.dispatch["queue"] for work in plan.work() if work.dispatch is not None}):
+        told = f"What is for workers of {', '.join(queues)} is carried out here: only a server hands it to workers."
+        click.echo(plain(told), err=True)
     async with engine(session, must_exist=False, runtime=runtime) as operations:
         before = None if run_id is None else await run_or_none(operations.log, run_id)
         run_id = await operations.start(plan, params=params, run_id=run_id, place=Place(tenant))

@@ -68,7 +68,7 @@ class Session:
         if must_exist and path is not None and not path.exists():
             raise RunwrightError(
                 ErrorCode.STORE_UNAVAILABLE,
-                f"There is no store at {path} yet. Append something, or name one with --store.",
+                f"There is no store at {path} yet. Run a plan, go where you ran one, or name its store with --store.",
             )
         return open_log(self.store)
 

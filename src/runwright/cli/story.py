@@ -7,6 +7,7 @@ lightly as one of ten.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,7 @@ from runwright.contract.plan import ExecutionPlan, Step, read_plan
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, StepStatus
 from runwright.core.evolve import evolve
+from runwright.core.playwork import ended_of
 from runwright.core.reading import read_payload
 from runwright.core.state import RunState, StepCell, substatus
 from runwright.log.reader import LogReader
@@ -29,6 +31,16 @@ class Asking(msgspec.Struct, frozen=True):
     words: str
     event: str | None = None  # None: a person is asked
     fields: tuple[str, ...] = ()  # that the answer has
+
+
+class TaskNow(msgspec.Struct):
+    """Where the pipeline of a playbook's step is."""
+
+    path: str
+    label: str
+    attempt: int = 1
+    error: str | None = None  # of the try before
+    due: int | None = None  # when it is tried again
 
 
 class Story:
@@ -49,6 +61,7 @@ class Story:
         self.due: dict[str, int] = {}  # when a retry or the end of a wait is due
         self.asking: dict[str, Asking] = {}  # what steps wait for somebody to do
         self.queues: dict[str, str] = {}  # where steps wait for a worker
+        self.tasks: dict[str, TaskNow] = {}  # of playbooks: what their steps are at, those that are no loops
         self._first_pending = 0
 
     def fold(self, record: RunEventRecord) -> None:
@@ -57,7 +70,9 @@ class Story:
         step_id = record.step_id
         if step_id is None:
             return
-        if record.event_type in STEP_TRANSITIONS:
+        if "/" in step_id:
+            self._note_task(record, step_id)
+        elif record.event_type in STEP_TRANSITIONS:
             self._moved(step_id)
         elif record.event_type == "StepRetryScheduled":
             at = read_payload(payloads.StepRetryScheduled, record).next_attempt_at
@@ -81,6 +96,23 @@ class Story:
         elif record.event_type in ("ApprovalGranted", "ApprovalDenied"):
             self.asking.pop(step_id, None)
 
+    def _note_task(self, record: RunEventRecord, path: str) -> None:
+        kind, (owner, _, name) = record.event_type, path.partition("/")
+        if owner.endswith("]"):
+            return  # of iterations there may be very many, and their loop counts them
+        if kind == "TaskStarted":
+            self.tasks[owner] = TaskNow(path, name.partition("@")[0])
+        elif (task := self.tasks.get(owner)) is None:
+            return
+        elif kind == "TaskAttemptStarted":
+            task.attempt, task.due = record.logical_attempt_id, None
+        elif kind == "TaskAttemptFailed":
+            error: dict[str, Any] = ended_of(record).outcome.get("error") or {}
+            task.error = " ".join(str(error[part]) for part in ("code", "message") if error.get(part)) or None
+        elif kind == "PolicyTaskEvaluated":
+            at = read_payload(payloads.PolicyTaskEvaluated, record).next_attempt_at
+            task.due = to_micros(at) if at is not None and is_utc(at) else None
+
     def _note_due(self, path: str, at: str | None) -> None:
         if at is not None and is_utc(at):
             self.due[path] = to_micros(at)
@@ -96,6 +128,7 @@ class Story:
         self.queues.pop(step_id, None)
         if cell.status is not StepStatus.RUNNING:
             self.asking.pop(step_id, None)
+            self.tasks.pop(step_id, None)
         for group in (self.running, self.retrying, self.failed):
             group.pop(step_id, None)
         if cell.status is StepStatus.RUNNING:
@@ -137,13 +170,14 @@ class Story:
         return self.state.steps.get(step_id)
 
     def step(self, step_id: str) -> Step | None:
-        return self._declared.get(step_id)
+        """As it was declared; further visits of a playbook's step are the same step."""
+        return self._declared.get(step_id) or self._declared.get(step_id.partition("@")[0])
 
     @property
     def total(self) -> int:
         """The plan's steps and those that have come up beside them; in the end, all that were to run."""
         known = self.state.summary.total_steps
-        return known if self.has_ended else max(len(self.order), known)
+        return known if self.status is RunStatus.COMPLETED else max(len(self.order), known)
 
     @property
     def ended_steps(self) -> int:

@@ -21,7 +21,7 @@ from runwright.contract.refs import DEFAULT_TENANT, EngineRun, PlanRef
 from runwright.contract.resultref import digest_in, parse_result_address
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import from_micros
-from runwright.contract.transitions import ENDED, RunStatus
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.expressions import has_expression, mentioned_steps
 from runwright.core.net import Net
 from runwright.core.refer import part_of
@@ -358,10 +358,12 @@ class Operations:
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
                 value = record.payload.get("result") if reference is None else await self._fetch(run, reference)
-                return [await self._gathered(run, part) for part in value] if step.iterations and value else value
+                if step.iterations and isinstance(value, list):
+                    return [await self._gathered(run, part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+                return value
+        advice = " Wait for it." if step.status in (StepStatus.PENDING, StepStatus.RUNNING) else ""
         raise RunwrightError(
-            ErrorCode.STEP_NOT_TERMINAL,
-            f"Step {step_id!r} has no result: it is {step.status}. Wait for it, or retry it.",
+            ErrorCode.STEP_NOT_TERMINAL, f"Step {step_id!r} has no result: it is {step.status}.{advice}"
         )
 
     async def run_result(self, run_id: str) -> Any:

@@ -80,6 +80,7 @@ class Visit(msgspec.Struct):
     error: ErrorInfo | None = None
     result: StoredResult | None = None  # its own: others of the same step may end at the same time
     label: str | None = None  # the task that it ended with
+    own: dict[str, Any] = {}  # what its tasks set for themselves
     written: dict[str, tuple[int, ...]] = {}  # which iteration wrote which key of `ctx`
 
 
@@ -300,6 +301,7 @@ def _step_ended(work: Workings, play: PlayWork, place: EntityPath, event: Foldab
     is_failed = event.event_type == "StepFailed"
     visit.ended = "step.failed" if is_failed else "step.done"
     visit.label = None if pipe is None else pipe.task
+    visit.own = {} if pipe is None else pipe.iter
     is_newest = play.ended.get(place.step) == place.visit  # then its result has just been put there
     if not is_failed and work.wants(place.step):
         visit.result = work.results.get(place.step) if is_newest else result_of(event)

@@ -369,6 +369,8 @@ class Router:
         except RunwrightError as error:
             return error
         found = {**scope, **own, "event": {"name": "loop.done" if loop else visit.ended, "payload": payload}}
+        if "step" in station.arcs:
+            found.setdefault("step", {**visit.args, **visit.own})
         if "output" in station.arcs:
             value = found.get(station.node.step.step_id) if visit.error is None else None
             kind = None if visit.label is None else station.tasks[visit.label].kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from runwright.contract.errors import RunwrightError
@@ -21,7 +21,7 @@ from .playbook_rules import ELSE_IS_LAST, check_texts, checked_condition, read_c
 from .playbook_tasks import Outer, TaskReader, read_args
 from .playbook_workbook import Workbook
 from .problems import EXPRESSION, PLAN, STEP, Findings, Path, did_you_mean, listed
-from .secrets import find_secrets
+from .secrets import find_secrets, is_secret_ref
 from .steps import check_name, read_dispatch
 
 VERSIONS = ("noetl.io/v2", "noetl.io/v10")
@@ -124,7 +124,24 @@ def _check_workload(workload: dict[str, Any], findings: Findings) -> None:
     for place, sentence in find_secrets(workload, ()):
         if _names_credential(workload, place):
             continue
+        findings.error(("workload", *place), PLAN, sentence.replace("as {secret: NAME}", _WHERE_SECRETS))
+    for place in _secret_refs(workload, ()):
+        sentence = f"A workload is data, and so is this: no secret comes of it. Name it {_WHERE_SECRETS}."
         findings.error(("workload", *place), PLAN, sentence)
+
+
+_WHERE_SECRETS = "where it is used: {secret: NAME} as an input of a task, or `auth: NAME`"
+
+
+def _secret_refs(value: Any, place: Path) -> list[Path]:
+    if is_secret_ref(value):
+        return [place]
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+    elif isinstance(value, list):
+        items = enumerate(cast("list[Any]", value))
+    return [found for key, item in items for found in _secret_refs(item, (*place, key))]
 
 
 def _mentioned(value: Any) -> frozenset[str]:

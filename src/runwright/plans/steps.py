@@ -9,7 +9,7 @@ import msgspec
 
 from runwright.contract.paths import RESERVED
 from runwright.contract.plan import Backoff, Foreach, Retry, Step, StepClass
-from runwright.core.expressions import has_expression
+from runwright.core.expressions import any_expression, has_expression
 
 from .fields import Fields
 from .inputs import misfits
@@ -185,6 +185,9 @@ def read_dispatch(fields: Fields) -> dict[str, str] | None:
     queue: Any = given
     if isinstance(given, dict) and set(cast("dict[Any, Any]", given)) == {"queue"}:
         queue = cast("dict[str, Any]", given)["queue"]
+    if isinstance(queue, str) and any_expression(queue):
+        fields.wrong("dispatch", "Which queue it is must be known from the start: it has no expressions.")
+        return None
     if isinstance(queue, str) and 0 < len(queue) <= 128 and queue.isprintable():
         return {"queue": queue}
     fields.wrong("dispatch", "`dispatch` names a queue: {queue: NAME}.")

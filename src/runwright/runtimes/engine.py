@@ -157,10 +157,8 @@ class Engine:
             await self.keeper.release()  # that frees the runs as well: nobody alive owns them
         except RunwrightError as error:
             logger.warning("The lease could not be released; it ends by itself: %s", error)
-        try:
-            await self.results.tiers.close()
-        finally:
-            self.executor.close()
+        await self.results.tiers.close()
+        self.executor.close()
 
     @property
     def is_closing(self) -> bool:
@@ -302,7 +300,8 @@ class Engine:
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
-            await self.keeper.begin_anew(lease, error)
+            if (trouble := await self.keeper.begin_anew(lease, error)) is not None:
+                raise trouble from None
             assert self.keeper.lease is not None
             return await self.log.claim_run(run_id, self.keeper.lease)
 

@@ -84,18 +84,20 @@ class LeaseKeeper:
                     continue
                 await self.begin_anew(lease, error)
 
-    async def begin_anew(self, lost: Lease, why: RunwrightError) -> None:
-        """Get another lease in the place of one that is lost, unless somebody has done so already."""
+    async def begin_anew(self, lost: Lease, why: RunwrightError) -> RunwrightError | None:
+        """Get another lease in the place of one that is lost, unless somebody has done so already; or why that cannot
+        be done yet."""
         async with self._beginning:
             if self.lease is not None and self.lease.epoch != lost.epoch:
-                return
+                return None
             logger.warning("The lease was lost; its runs are left to whoever claims them first: %s", why)
             try:
                 await self.acquire()
             except RunwrightError as error:
                 logger.warning("No new lease yet: %s", error)
-                return
+                return error
             await self._lost()
+            return None
 
     async def release(self) -> None:
         if self.lease is not None:

@@ -51,6 +51,8 @@ class Rooms:
 
     def is_free(self, step_class: StepClass) -> None:
         """A slot may be free: whoever has waited longest for one of its class gets to look first."""
+        if self.is_closed:
+            return  # whoever looked would find nothing, and look again for ever
         waiting = self._waiting[step_class]
         if waiting and self._executor.room(step_class) > self._reserved[step_class]:
             driver = next(iter(waiting))

@@ -178,7 +178,8 @@ async def _steps(call: Call, row: RunRow) -> list[Entity]:
 
 
 def _entity(step: StepSnapshot, net: Net | None) -> Entity:
-    node = None if net is None else net.node(step.step_id)
+    declared = step.step_id if net is None or net.routes is None else step.step_id.partition("@")[0]
+    node = None if net is None else net.node(declared)
     return Entity(
         path=step.step_id,
         kind="step",
@@ -190,6 +191,11 @@ def _entity(step: StepSnapshot, net: Net | None) -> Entity:
         error=None if step.error is None else msgspec.to_builtins(step.error),
         depends_on=[] if node is None else list(node.step.depends_on),
     )
+
+
+def _began(record: RunEventRecord, status: str) -> str | None:
+    """When, if this event says that it begins."""
+    return record.emitted_at if status == "RUNNING" else None
 
 
 async def _iterations(call: Call, run_id: str, step_id: str) -> list[Entity]:
@@ -206,7 +212,7 @@ async def _iterations(call: Call, run_id: str, step_id: str) -> list[Entity]:
             kind="iteration",
             status=status,
             logical_attempt_id=record.logical_attempt_id,
-            started_at=record.emitted_at if before is None else before.started_at,
+            started_at=_began(record, status) or (None if before is None else before.started_at),
             completed_at=record.emitted_at if done else None,
             error=(record.payload or {}).get("error") if status == "FAILED" else None,
         )

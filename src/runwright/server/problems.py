@@ -101,9 +101,10 @@ def status_of(code: ErrorCode) -> int:
 
 
 def problem_of(error: RunwrightError, request_id: str, decision: dict[str, Any] | None = None) -> Problem:
-    status = status_of(error.code)
+    is_passing = error.facts.get("passing") is True  # what is asked for is there, and its store does not answer
+    status = 503 if is_passing else status_of(error.code)
     detail = error.detail
-    if error.code in STORE_CODES:  # where the store is, and what it says, is nobody's business out there
+    if error.code in STORE_CODES or is_passing:  # where the store is, and what it says, is nobody's business out there
         logger.warning("Request %s: %s", request_id, error)
         detail = AWAY
     errors: list[FieldProblem] = []

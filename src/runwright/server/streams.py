@@ -25,6 +25,8 @@ from .hub import Listener, Told, run_events
 from .runs import RunId, real
 from .service import ENDINGS
 
+LAST = frozenset({*ENDINGS, "RunProcessed"})
+"""After one of these a run may have no more to say."""
 HEARTBEAT = 15.0
 """Seconds after which a caller hears that we are still there."""
 RETRY = b"retry: 1000\n\n"
@@ -149,7 +151,7 @@ async def _tell_run(call: Call, stream: Stream, listener: Listener, run_id: str,
             if taken:
                 after = taken[-1].record.run_seq
                 await stream.write(b"".join(_numbered(told, words) for told in taken))
-            if not taken or taken[-1].record.event_type in ENDINGS:
+            if not taken or taken[-1].record.event_type in LAST:
                 row = await log.find_run(run_id)
                 if row.status in ENDED and row.last_seq <= after:
                     return
