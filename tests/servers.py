@@ -133,6 +133,9 @@ class Postgres:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        deadline = time.monotonic() + 10
+        while any(map(_lives, children)) and time.monotonic() < deadline:
+            time.sleep(0.01)  # as long as one of them has its memory, no new server starts
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -275,6 +278,14 @@ class Nats:
     def stop(self) -> None:
         self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _lives(pid: str) -> bool:
+    """Whether a process still holds anything; one that nobody has buried does not."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _postgres_binaries() -> Path:

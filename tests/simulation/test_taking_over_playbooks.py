@@ -20,6 +20,7 @@ import runwright as rw
 from runwright.contract import payloads
 from runwright.contract.plan import ExecutionPlan, Step, StepClass
 from runwright.contract.refs import ErrorInfo
+from runwright.contract.resultref import digest_in
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decide import Decider
 from runwright.core.evolve import transition
@@ -79,7 +80,7 @@ class Hands:
             self.log += drafts
             if not decider.missing:
                 break
-            for digest in decider.missing:
+            for digest in map(digest_in, decider.missing.values()):
                 decider.values.at_hand.add(digest, msgspec.json.decode(self.kept[digest]), len(self.kept[digest]))
         told = [
             (made.step_id or "", made.event_type, made.logical_attempt_id, made.raw_payload) for made in self.log[said:]
