@@ -70,10 +70,10 @@ class Story:
         step_id = record.step_id
         if step_id is None:
             return
-        if "/" in step_id:
-            self._note_task(record, step_id)
-        elif record.event_type in STEP_TRANSITIONS:
+        if record.event_type in STEP_TRANSITIONS:
             self._moved(step_id)
+        elif "/" in step_id:
+            self._note_task(record, step_id)
         elif record.event_type == "StepRetryScheduled":
             at = read_payload(payloads.StepRetryScheduled, record).next_attempt_at
             self._note_due(step_id, at)
