@@ -315,7 +315,9 @@ async def test_what_was_left_half_written_is_deleted_in_time(file_store: str, tm
     assert (old.exists(), new.exists()) == (False, True)
 
 
-async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(file_store: str) -> None:
+@pytest.mark.parametrize("text", [LARGE, "import runwright as rw\nraise rw.StepError('X', 'x', result='x' * 70000)"])
+async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(file_store: str, text: str) -> None:
+    """Neither what a task gave, nor what came with its failure."""
     async with engine(file_store) as operations:
         tier = await operations.engine.results.tiers._tier("local")
         asked = asyncio.Event()
@@ -325,7 +327,7 @@ async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(fi
             await asyncio.Event().wait()
 
         tier.put = never  # type: ignore[method-assign]
-        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(code(LARGE))})))
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(code(text))})))
         await asked.wait()
         await operations.signal(run_id, "CANCEL")
         assert (await operations.wait(run_id, 20)).status == "CANCELLED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import sys
@@ -13,13 +14,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import world as world_module
 from scripts import random_playbook, with_scripts
 from test_simulation import ENDED, start
 from world import World
 
 import runwright as rw
+from playbook_kit import noop, playbook
 from runwright.contract.noetl import noetl_event
 from runwright.contract.noetl_check import NoetlChecker
+from runwright.plans.load import plan_from_dict
+from runwright.runtimes.tasks import TaskTable
+from runwright.tools.registry import all_tools
 
 SEEDS = {"quick": 40, "full": 160, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 20
@@ -83,3 +89,41 @@ def test_a_playbook_comes_to_the_same_end_whatever_happens(first: int) -> None:
                     assert found["status"] == quiet["status"]  # what else was done by then hangs on who was faster
         except BaseException as error:
             raise AssertionError(f"seed {seed} fails; replay it with with_scripts(World({seed})).run(live)") from error
+
+
+def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause and resume come into the log while a worker's start is being appended, and are acted on at once."""
+
+    class NoCrew:
+        def __init__(self, *_: Any) -> None: ...
+
+        async def work(self) -> None:
+            await asyncio.Event().wait()
+
+    append_own, slow = world_module.Handle.append_own, [0.0]
+
+    async def slowly(self: Any, events: Any, **more: Any) -> Any:
+        await asyncio.sleep(slow[0])
+        return await append_own(self, events, **more)
+
+    async def held(world: World) -> None:
+        plan = plan_from_dict(playbook({"step": "a", "tool": noop()}), all_tools()).plan
+        await start(world, plan, "run-1")
+        other = await world.process()  # signals come in at a second server
+        table = TaskTable(world.log)
+        await world.clock.sleep(1)
+        slow[0] = 3.0
+        assert await table.claim("w", ["default"], None, 1)
+        await world.clock.sleep(0.6)
+        for kind in ("PAUSE", "RESUME"):
+            await other.operations.signal("run-1", kind, {})
+        slow[0] = 0.0
+        await world.clock.sleep(5)
+        assert (await world.log.snapshot("run-1")).status == "RUNNING"
+        assert await table.claim("w2", ["default"], None, 1), "it is on offer again"
+
+    monkeypatch.setattr(world_module, "Crew", NoCrew)
+    monkeypatch.setattr(world_module.Handle, "append_own", slowly)
+    world = World(1)
+    world.faults, world.has_workers = 0.0, True
+    world.run(held)
