@@ -348,7 +348,8 @@ class Router:
 
     def _start(self, station: Station, path: str, visit: Visit) -> None:
         if station.route.loop is None and station.queue is not None:
-            self.offers.add(f"{path}/{station.labels[0]}", 1, path, None)
+            if not self.failures():  # else it does not begin any more
+                self.offers.add(f"{path}/{station.labels[0]}", 1, path, None)
             return
         if station.route.loop is None:
             self._decider.say("StepStarted", path, 1, payloads.StepStarted())
