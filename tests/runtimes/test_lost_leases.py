@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import runwright as rw
 from engine_kit import ended, engine
 from runwright.contract.timestamps import from_micros
 
@@ -34,3 +35,23 @@ async def test_a_lease_that_is_lost_with_many_runs_loses_none_of_them(
         await log.acquire_lease(keeper.lease.owner, 0.6)  # our lease is not ours any more
         assert {(await ended(operations, run_id)).status for run_id in run_ids} == {"COMPLETED"}
         assert keeper.lease.epoch < 10  # it was not lost again and again
+
+
+async def test_an_end_that_did_not_get_into_the_log_is_no_end(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is found to be lost while the run's last event is offered."""
+    async with engine(store) as operations:
+        log = operations.log
+        append, refused = log.append_own, list[bool]()
+
+        async def once_too_late(events: Any, **more: Any) -> Any:
+            if not refused and any(event.stored.event_type == "RunCompleted" for event in events):
+                refused.append(True)
+                raise rw.RunwrightError(rw.ErrorCode.STALE_FENCE, "The lease of this process has ended.")
+            return await append(events, **more)
+
+        monkeypatch.setattr(log, "append_own", once_too_late)
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "0.1s"}]}))
+        snapshot = await operations.wait(run_id, 20)
+        assert refused
+        assert snapshot.status == "COMPLETED"
+        assert (await log.find_run(run_id)).status == "COMPLETED", "what is told is in the log"

@@ -358,14 +358,15 @@ class Engine:
         self._tasks.pop(run_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(driver, error)
-        elif driver.status in ENDED:
+        elif driver.was_lost:  # what it decided last, perhaps that the run has ended, may not be in the log
+            self.lookout.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
+            self._left(run_id)
+        elif driver.status in ENDED and not task.cancelled():
             self._finished(run_id, driver)
         elif run_id in self._parked:
             if driver.is_behind:  # a signal was accepted while it was being parked
                 self._unpark(run_id)
         else:
-            if driver.was_lost:
-                self.lookout.want(run_id)  # perhaps only our lease was in doubt, and nobody else took it up
             self._left(run_id)
 
     def _broken(self, driver: RunDriver, error: BaseException) -> None:
