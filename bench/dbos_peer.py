@@ -1,13 +1,13 @@
-"""The same runs in DBOS, in the fastest of its modes that is as durable as ours.
+"""The same runs in DBOS, in the fastest of its modes that is as durable as Runwright.
 
-* SQLite: its own default journal (`delete`) makes it half as fast, so the file is put into WAL before DBOS
-  opens it, which the file remembers; `synchronous` is FULL. Both are asked of DBOS's own connections, not assumed.
-* Workflows are plain functions called directly, from as many threads as there are to be runs at once: no queue,
-  no handle to poll. `DBOS.start_workflow` does the same in threads of DBOS's, with more work for each run.
-* Connections: no ping before each use. On SQLite a few, since only one can write and the others would sleep in
-  its busy handler; on Postgres the 20 that DBOS takes by itself.
-* No tracing, no logging below errors, no conductor. Its background threads look for queued work once a second,
-  as they do for everybody.
+* SQLite: its own default journal (`delete`) makes it half as fast, so WAL mode is set before DBOS
+  opens the file, and persists in it; `synchronous` is FULL. Both are verified on DBOS's own connections.
+* Workflows are plain functions called directly, from one thread per concurrent run: no queue, no handle to
+  poll. `DBOS.start_workflow` does the same in DBOS's threads, with more work for each run.
+* Connections: no ping before each use. A few on SQLite, because only one can write and the others would wait in its
+  busy handler; on Postgres DBOS's default of 20.
+* No tracing, no logging below errors, no conductor. Its background threads poll for queued work once a second,
+  as in every deployment.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _work = DBOS.step()(steps.work)
 @DBOS.workflow()
 def _ten_steps() -> int:
     result = 0
-    for number in range(steps.STEPS_A_RUN):
+    for number in range(steps.STEPS_PER_RUN):
         result = _work(number)
     return result
 
 
-def race(url: str, at_once: int, count: int) -> dict[str, float]:
-    """`count` runs, `at_once` at any time: how many a second, and how long one of them took."""
+def race(url: str, concurrency: int, count: int) -> dict[str, float]:
+    """Execute `count` runs with this concurrency; return runs per second and the median latency of a run."""
     scheme, _, rest = url.partition(":///")
     if scheme == "sqlite":
         _use_wal(rest)
@@ -53,31 +53,31 @@ def race(url: str, at_once: int, count: int) -> dict[str, float]:
     try:
         if scheme == "sqlite":
             _check_durability()
-        return _timed(at_once, count)
+        return _timed(concurrency, count)
     finally:
         DBOS.destroy()
 
 
-def _timed(at_once: int, count: int) -> dict[str, float]:
-    if at_once == 1:
-        _one_after_another(5)
+def _timed(concurrency: int, count: int) -> dict[str, float]:
+    if concurrency == 1:
+        _sequential_runs(5)
         with Stopwatch() as watch:
-            waits = _one_after_another(count)
+            latencies = _sequential_runs(count)
     else:
-        with ThreadPoolExecutor(at_once) as threads:
-            list(threads.map(_timed_run, range(at_once)))
+        with ThreadPoolExecutor(concurrency) as threads:
+            list(threads.map(_timed_run, range(concurrency)))
             with Stopwatch() as watch:
-                waits = list(threads.map(_timed_run, range(count)))
-    return {"per_second": count / watch.seconds, "p50_ms": p50_ms(waits)}
+                latencies = list(threads.map(_timed_run, range(count)))
+    return {"per_second": count / watch.seconds, "p50_ms": p50_ms(latencies)}
 
 
-def _one_after_another(count: int) -> list[float]:
+def _sequential_runs(count: int) -> list[float]:
     return [_timed_run(number) for number in range(count)]
 
 
 def _timed_run(_: int) -> float:
     start = perf_counter()
-    assert _ten_steps() == steps.STEPS_A_RUN
+    assert _ten_steps() == steps.STEPS_PER_RUN
     return perf_counter() - start
 
 
@@ -96,6 +96,6 @@ def _check_durability() -> None:
 
 
 def _engine() -> Any:
-    from dbos._dbos import _get_dbos_instance  # its connections are nowhere to be had in public
+    from dbos._dbos import _get_dbos_instance  # DBOS has no public access to its connections.
 
     return _get_dbos_instance()._sys_db.engine

@@ -1,7 +1,7 @@
-"""Runs of ten steps against DBOS: one after another and 64 at once, on SQLite and on Postgres.
+"""Runs of ten steps against DBOS: sequentially and with a concurrency of 64, on SQLite and on Postgres.
 
-Each side of each round is a process of its own with an empty store, warmed up before the clock starts. Who is
-first changes from round to round.
+Each side of each round is a separate process with an empty store, warmed up before timing starts. The order of the
+sides alternates from round to round.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import apart, pgserver
+from . import child_process, pgserver
 from .scale import Scale
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
 if TYPE_CHECKING:
     from tests.servers import Postgres
 
 Stores = Callable[[], AbstractContextManager[tuple[str, Path]]]
-"""Gives the URL of an empty store, and a folder to work in."""
+"""Returns the URL of an empty store and a working folder."""
 
 OURS, DBOS = "bench.ten_steps:race", "bench.dbos_peer:race"
 
-_LOADS = {  # how many at once: our runs, the same when quick; DBOS's, the same when quick
+_LOADS = {  # Concurrency: our runs full and quick, DBOS's runs full and quick.
     1: (400, 200, 80, 40),
     64: (1920, 960, 192, 128),
 }
@@ -37,7 +37,7 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         return
     try:
         server = pgserver.start()
-    except pgserver.Unavailable as reason:
+    except pgserver.PostgresUnavailable as reason:
         for name in names:
             yield Row(TARGETS[name], skipped=str(reason))
         return
@@ -48,29 +48,29 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
 
 
 def _rows(prefix: str, wanted: Collection[str], scale: Scale, stores: Stores) -> Iterator[Row]:
-    for at_once in _LOADS:
-        name = f"{prefix}-{at_once}"
+    for concurrency in _LOADS:
+        name = f"{prefix}-{concurrency}"
         if name in wanted:
-            yield Row(TARGETS[name], [_round(at_once, number, scale, stores) for number in range(scale.rounds)])
+            yield Row(TARGETS[name], [_round(concurrency, number, scale, stores) for number in range(scale.rounds)])
 
 
-def _round(at_once: int, number: int, scale: Scale, stores: Stores) -> Round:
-    full, quick, their_full, their_quick = _LOADS[at_once]
+def _round(concurrency: int, number: int, scale: Scale, stores: Stores) -> Measurement:
+    full, quick, their_full, their_quick = _LOADS[concurrency]
     counts = {OURS: scale.size(full, quick), DBOS: scale.size(their_full, their_quick)}
     figures: dict[str, dict[str, Any]] = {}
     for side in (OURS, DBOS) if number % 2 else (DBOS, OURS):
         with stores() as (url, folder):
-            figures[side] = apart.call(side, folder, url=url, at_once=at_once, count=counts[side])
-    return Round(figures[OURS]["per_second"], figures[DBOS]["per_second"], figures[OURS]["p50_ms"])
+            figures[side] = child_process.call(side, folder, url=url, concurrency=concurrency, count=counts[side])
+    return Measurement(figures[OURS]["per_second"], figures[DBOS]["per_second"], figures[OURS]["p50_ms"])
 
 
 @contextmanager
 def _file(scale: Scale) -> Iterator[tuple[str, Path]]:
-    with scale.place() as folder:
+    with scale.new_folder() as folder:
         yield f"sqlite:///{folder}/runs.db", folder
 
 
 @contextmanager
 def _database(server: Postgres, scale: Scale) -> Iterator[tuple[str, Path]]:
-    with scale.place() as folder, pgserver.database(server) as url:
+    with scale.new_folder() as folder, pgserver.database(server) as url:
         yield url, folder

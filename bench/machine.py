@@ -1,4 +1,4 @@
-"""The facts without which the figures mean little."""
+"""Facts about the machine that are needed to interpret the figures."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def facts(folder: Path) -> dict[str, str]:
 
 
 def _fdatasync(folder: Path, times: int = 100) -> float:
-    """How long the disk takes to promise a page: the price that every commit pays."""
+    """Return the p50 of fdatasync for one page, in milliseconds: the minimum cost of a durable commit."""
     path = folder / "fdatasync"
-    waits: list[float] = []
+    latencies: list[float] = []
     file = os.open(path, os.O_CREAT | os.O_WRONLY)
     try:
         for _ in range(times):
             os.write(file, bytes(4096))
             start = perf_counter()
             os.fdatasync(file)
-            waits.append(perf_counter() - start)
+            latencies.append(perf_counter() - start)
     finally:
         os.close(file)
         path.unlink()
-    return p50_ms(waits)
+    return p50_ms(latencies)

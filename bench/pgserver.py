@@ -1,4 +1,4 @@
-"""A Postgres server of our own for the rows that need one, with fsync on: the same that the tests have."""
+"""A temporary Postgres server with fsync on, the same as in the tests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _numbers = count(1)
 
 
-class Unavailable(Exception):
-    """There is none here; the message says why. The other rows still count."""
+class PostgresUnavailable(Exception):
+    """Postgres cannot be started here; rows that need it are skipped."""
 
 
 def start() -> Postgres:
     try:
         return _start()
-    except Exception as reason:  # whatever is in the way
+    except Exception as reason:  # Any failure means that the rows are skipped.
         if "postgres" in os.environ.get("RUNWRIGHT_REQUIRE", ""):
             raise
-        raise Unavailable(f"no Postgres: {' '.join(str(reason).split())}") from None
+        raise PostgresUnavailable(f"no Postgres: {' '.join(str(reason).split())}") from None
 
 
 def _start() -> Postgres:
@@ -40,7 +40,7 @@ def _start() -> Postgres:
 
 @contextmanager
 def database(server: Postgres) -> Iterator[str]:
-    """An empty database; that it is made and dropped leaves the server with nothing to catch up on."""
+    """An empty database. It is dropped afterwards, so that the server has no vacuum or checkpoint work for it."""
     name = f"bench_{next(_numbers)}"
     try:
         yield server.create_database(name)

@@ -1,4 +1,4 @@
-"""What a form of plan costs: Python against the same in YAML, a dbt project as a plan against dbt alone."""
+"""The cost of plan formats: a plan in Python against the same in YAML, a dbt project as a plan against dbt alone."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import runwright as rw
-from runwright.control.open import open_operations
+from runwright.control.bootstrap import open_operations
 from runwright.control.operations import Operations
-from runwright.control.planfile import read_function
-from runwright.plans.load import load_plan
-from runwright.plans.write import plan_yaml
+from runwright.control.plan_loader import read_function
+from runwright.plans.loader import load_plan
+from runwright.plans.writer import plan_yaml
 from runwright.tools.registry import all_tools
 
 from .scale import Scale
 from .stopwatch import Stopwatch
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
 _STEPS = 200
@@ -40,7 +40,7 @@ def work(number: int) -> int:
     return number + 1
 
 
-# Python against YAML: from the plan's text or function to the run's end
+# Python against YAML: from the text or function of the plan to the end of the run
 
 
 def _chain(start: int) -> Any:
@@ -50,21 +50,21 @@ def _chain(start: int) -> Any:
     return value
 
 
-async def _python_round(scale: Scale) -> Round:
+async def _python_round(scale: Scale) -> Measurement:
     text = plan_yaml(read_function(rw.plan(_chain)).plan, all_tools())
-    with scale.place() as folder:
+    with scale.new_folder() as folder:
         async with open_operations(f"sqlite:///{folder}/runs.db") as operations:
-            await _run(operations, operations.load(rw.plan(_chain)))  # threads and statements are made
-            yaml = await _cost(operations, lambda: load_plan(text, kinds=all_tools()).plan)
+            await _run(operations, operations.load(rw.plan(_chain)))  # Warm-up: creates threads and statements.
+            yaml = await _cost(operations, lambda: load_plan(text, tools=all_tools()).plan)
             python = await _cost(operations, lambda: operations.load(rw.plan(_chain)))
-    return Round(python, yaml)
+    return Measurement(python, yaml)
 
 
-async def _cost(operations: Operations, read: Any) -> float:
-    """Milliseconds a step."""
+async def _cost(operations: Operations, load: Any) -> float:
+    """Return milliseconds per step."""
     with Stopwatch() as watch:
         for _ in range(_RUNS):
-            await _run(operations, read())
+            await _run(operations, load())
     return watch.seconds * 1000 / (_RUNS * _STEPS)
 
 
@@ -76,15 +76,15 @@ async def _run(operations: Operations, plan: rw.ExecutionPlan) -> None:
 # dbt: from the command line to the end of the process, for both
 
 
-def _dbt_round(scale: Scale) -> Round:
-    with scale.place() as folder:
+def _dbt_round(scale: Scale) -> Measurement:
+    with scale.new_folder() as folder:
         _write_project(folder)
         options = ("--project-dir", ".", "--profiles-dir", ".")
         _seconds(folder, "dbt", "--quiet", "parse", *options)
         _seconds(folder, "runwright", "plan", "import-dbt", "target/manifest.json", "-o", "plan.yaml")
         reference = _seconds(folder, "dbt", "--quiet", "run", *options)
         (folder / "big.duckdb").unlink()
-        return Round(_seconds(folder, "runwright", "run", "plan.yaml"), reference)
+        return Measurement(_seconds(folder, "runwright", "run", "plan.yaml"), reference)
 
 
 def _seconds(folder: Path, program: str, *arguments: str) -> float:
@@ -104,5 +104,5 @@ def _write_project(folder: Path) -> None:
     )
     for layer in range(_LAYERS):
         for number in range(_WIDTH):
-            below = f"{{{{ ref('model_{layer - 1}_{number}') }}}}" if layer else "(select 1 as n)"
-            (folder / "models" / f"model_{layer}_{number}.sql").write_text(f"select n from {below}")
+            source = f"{{{{ ref('model_{layer - 1}_{number}') }}}}" if layer else "(select 1 as n)"
+            (folder / "models" / f"model_{layer}_{number}.sql").write_text(f"select n from {source}")

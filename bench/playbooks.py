@@ -1,4 +1,4 @@
-"""Playbooks: wide loops, what a step's arcs cost, and what a pipeline costs over the same calls in plain asyncio."""
+"""Playbooks: wide loops, the cost of routing, and the cost of a pipeline compared with the same calls in asyncio."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import msgspec
 
 import runwright as rw
 from runwright.contract.events import RunEventRecord, RunEventWrite
-from runwright.control.open import open_operations
+from runwright.control.bootstrap import open_operations
 from runwright.control.operations import Operations
-from runwright.core.decide import Decider
-from runwright.core.room import Room
+from runwright.core.decider import Decider
+from runwright.core.scheduling.capacity import Capacity
 
-from . import apart, pgserver
+from . import child_process, pgserver
 from .scale import Scale
 from .stopwatch import Stopwatch
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
-_AT_ONCE = 64
-_SLICE = 1000  # events an append, as the driver has it
-_ITEMS, _ITEMS_AT_ONCE = 1000, 16
+_CONCURRENCY = 64
+_SLICE = 1000  # Events per append, as in the run driver.
+_ITEMS, _ITEM_CONCURRENCY = 1000, 16
 _ROUNDS = 5
 
 
@@ -45,42 +45,46 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
             yield Row(TARGETS["play-pipeline"], [_call("pipeline", scale, pages=url) for _ in range(_ROUNDS)])
 
 
-def _call(function: str, scale: Scale, **more: Any) -> Round:
-    with scale.place() as folder:
-        figures = apart.call(f"bench.playbooks:{function}", folder, url=f"sqlite:///{folder}/runs.db", **more)
-    return Round(*figures)
+def _call(function: str, scale: Scale, **more: Any) -> Measurement:
+    with scale.new_folder() as folder:
+        figures = child_process.call(f"bench.playbooks:{function}", folder, url=f"sqlite:///{folder}/runs.db", **more)
+    return Measurement(*figures)
 
 
 # Loops
 
 
-def _sqlite_loop(scale: Scale) -> Round:
-    with scale.place() as folder:
+def _sqlite_loop(scale: Scale) -> Measurement:
+    with scale.new_folder() as folder:
         size, other = scale.size(10_000, 2_000), f"sqlite:///{folder}/raw.db"
-        figures = apart.call("bench.playbooks:loop", folder, url=f"sqlite:///{folder}/runs.db", raw=other, size=size)
-    return Round(*figures)
+        figures = child_process.call(
+            "bench.playbooks:loop", folder, url=f"sqlite:///{folder}/runs.db", raw=other, size=size
+        )
+    return Measurement(*figures)
 
 
 def _postgres_loop(scale: Scale) -> Iterator[Row]:
     target = TARGETS["play-loop-postgres"]
     try:
         server = pgserver.start()
-    except pgserver.Unavailable as reason:
+    except pgserver.PostgresUnavailable as reason:
         yield Row(target, skipped=str(reason))
         return
-    rounds: list[Round] = []
+    rounds: list[Measurement] = []
     try:
         for _ in range(_ROUNDS):
-            with scale.place() as folder, pgserver.database(server) as url, pgserver.database(server) as raw:
+            with scale.new_folder() as folder, pgserver.database(server) as url, pgserver.database(server) as raw:
                 size = scale.size(10_000, 2_000)
-                rounds.append(Round(*apart.call("bench.playbooks:loop", folder, url=url, raw=raw, size=size)))
+                rounds.append(
+                    Measurement(*child_process.call("bench.playbooks:loop", folder, url=url, raw=raw, size=size))
+                )
     finally:
         server.stop()
     yield Row(target, rounds)
 
 
 def loop(url: str, raw: str, size: int) -> tuple[float, float]:
-    """Iterations a second; and how many a second the log takes that is given nothing but their events."""
+    """Return iterations per second; and the same for appending only their events to a log."""
     return asyncio.run(_loop(url, raw, size))
 
 
@@ -88,7 +92,7 @@ async def _loop(url: str, raw: str, size: int) -> tuple[float, float]:
     async with open_operations(url) as operations:
         await _run(operations, _wide(100), 1)
         seconds, run_id = await _run(operations, _wide(size), 1)
-        events = [_written(record) async for record in operations.log.events(run_id)]
+        events = [_to_write(record) async for record in operations.log.events(run_id)]
     async with rw.open_log(raw) as log:
         with Stopwatch() as watch:
             for start in range(0, len(events), _SLICE):
@@ -96,20 +100,20 @@ async def _loop(url: str, raw: str, size: int) -> tuple[float, float]:
     return size / seconds, size / watch.seconds
 
 
-def _written(record: RunEventRecord) -> RunEventWrite:
+def _to_write(record: RunEventRecord) -> RunEventWrite:
     return RunEventWrite(**{name: getattr(record, name) for name in RunEventWrite.__struct_fields__})
 
 
-def _growth(scale: Scale) -> Round:
-    """The large one takes half a minute, and the machine may become another: small ones go before and after it."""
+def _growth(scale: Scale) -> Measurement:
+    """Measure small loops before and after the large one: it takes half a minute, and the machine's speed varies."""
     large = scale.size(100_000, 10_000)
     costs: list[float] = []
     for size, times in ((100, 30), (large, 1), (100, 30)):
-        with scale.place() as folder:
+        with scale.new_folder() as folder:
             url = f"sqlite:///{folder}/runs.db"
-            costs.append(apart.call("bench.playbooks:iteration_ms", folder, url=url, size=size, times=times))
+            costs.append(child_process.call("bench.playbooks:iteration_ms", folder, url=url, size=size, times=times))
     before, cost, after = costs
-    return Round(cost, (before + after) / 2)
+    return Measurement(cost, (before + after) / 2)
 
 
 def iteration_ms(url: str, size: int, times: int) -> float:
@@ -124,8 +128,8 @@ async def _iteration_ms(url: str, size: int, times: int) -> float:
 
 
 def _wide(size: int) -> dict[str, Any]:
-    """A loop of a task that does nothing."""
-    spec = {"mode": "parallel", "max_in_flight": _AT_ONCE}
+    """A loop over a task that does nothing."""
+    spec = {"mode": "parallel", "max_in_flight": _CONCURRENCY}
     each = {"in": "{{ range(size) }}", "iterator": "n", "spec": spec}
     return _playbook({"step": "each", "loop": each, "tool": {"kind": "noop"}}, workload={"size": size})
 
@@ -134,25 +138,27 @@ def _wide(size: int) -> dict[str, Any]:
 
 
 def routing(url: str, rounds: int) -> tuple[float, float, float]:
-    """The 99th percentile and the median of what follows from a step's end, in milliseconds: which of its arcs fire,
-    and what starts because of it."""
-    took: list[float] = []
+    """Return the p99 and the p50 of the decision after a step's end, in milliseconds.
+
+    The decision selects the arcs that fire and starts the next steps.
+    """
+    durations: list[float] = []
     decide = Decider.decide
 
-    def timed(self: Decider, room: Room, *, stopped: bool = False) -> None:
+    def timed_decide(self: Decider, capacity: Capacity, *, stopped: bool = False) -> None:
         before, start = self.drafted, perf_counter()
-        decide(self, room, stopped=stopped)
+        decide(self, capacity, stopped=stopped)
         if self.drafted > before and any(draft.event_type == "NextEvaluated" for draft in self._drafts):  # pyright: ignore[reportPrivateUsage]
-            took.append((perf_counter() - start) * 1000)
+            durations.append((perf_counter() - start) * 1000)
 
-    Decider.decide = timed
+    Decider.decide = timed_decide
     asyncio.run(_route(url, rounds))
-    took.sort()
-    return took[len(took) * 99 // 100], 0.0, took[len(took) // 2]
+    durations.sort()
+    return durations[len(durations) * 99 // 100], 0.0, durations[len(durations) // 2]
 
 
 async def _route(url: str, rounds: int) -> None:
-    """A ring of fifty steps, each with five arcs, gone round."""
+    """Run a ring of fifty steps, each with five arcs, `rounds` times."""
     steps: list[dict[str, Any]] = []
     for number in range(50):
         arcs = [{"step": "s0", "when": f"{{{{ ctx.turns > {rounds + extra} }}}}"} for extra in range(4)]
@@ -169,7 +175,7 @@ async def _route(url: str, rounds: int) -> None:
 
 
 def pipeline(url: str, pages: str) -> tuple[float, float]:
-    """Milliseconds a task: of a pipeline, and of the same calls without one."""
+    """Return milliseconds per task: of a pipeline, and of the same calls without one."""
     return asyncio.run(_pipeline(url, pages))
 
 
@@ -197,7 +203,7 @@ def _paging(pages: str, count: int) -> dict[str, Any]:
         {"shape": {"kind": "noop", "result": {"rows": "{{ fetch.data.rows }}", "page": "{{ iter.n }}"}}},
         {"keep": {"kind": "noop", "result": "{{ shape.rows | length }}", "spec": {"policy": {"rules": [fail, done]}}}},
     ]
-    spec = {"mode": "parallel", "max_in_flight": _ITEMS_AT_ONCE}
+    spec = {"mode": "parallel", "max_in_flight": _ITEM_CONCURRENCY}
     each = {"in": "{{ range(count) }}", "iterator": "n", "spec": spec}
     return _playbook({"step": "pages", "loop": each, "tool": tasks}, workload={"count": count})
 
@@ -205,23 +211,23 @@ def _paging(pages: str, count: int) -> dict[str, Any]:
 async def _plain(pages: str) -> float:
     import httpx
 
-    left = iter(range(_ITEMS))
+    remaining = iter(range(_ITEMS))
     async with httpx.AsyncClient() as client:
 
         async def work() -> None:
-            for number in left:
-                answer = (await client.get(f"{pages}/{number}")).json()
-                shaped = {"rows": answer["rows"], "page": number}
+            for number in remaining:
+                page = (await client.get(f"{pages}/{number}")).json()
+                shaped = {"rows": page["rows"], "page": number}
                 assert len(shaped["rows"]) == 10
 
         with Stopwatch() as watch:
-            await asyncio.gather(*(work() for _ in range(_ITEMS_AT_ONCE)))
+            await asyncio.gather(*(work() for _ in range(_ITEM_CONCURRENCY)))
     return watch.seconds
 
 
 @contextmanager
 def _pages() -> Iterator[str]:
-    """A server of pages, in a process of its own."""
+    """A server of JSON pages in a child process."""
     process = subprocess.Popen([sys.executable, "-m", "bench.playbooks"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -233,21 +239,21 @@ def _pages() -> Iterator[str]:
 
 async def _serve() -> None:
     body = msgspec.json.encode({"rows": list(range(10)), "has_more": False})
-    answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    response = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(answer)
+                writer.write(response)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
-# Words
+# Helpers
 
 
 def _playbook(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -261,7 +267,7 @@ def _playbook(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def _run(operations: Operations, document: dict[str, Any], times: int) -> tuple[float, str]:
-    """How long it took, and the last run's id; the playbook was read before."""
+    """Run a playbook `times` times; return the seconds, without loading it, and the id of the last run."""
     plan, run_id = operations.load(document), ""
     with Stopwatch() as watch:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Appends to Postgres against raw inserts, on a server of its own with fsync on."""
+"""Appends to Postgres against raw inserts, on a temporary server with fsync on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from . import callers, pgserver, raw
 from .samples import Sample
 from .scale import Scale
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
 if TYPE_CHECKING:
     from tests.servers import Postgres
 
 _CALLERS = 64
-_ROWS_A_COMMIT = 1000
+_ROWS_PER_COMMIT = 1000
 
 
 def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
@@ -25,7 +25,7 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         return
     try:
         server = pgserver.start()
-    except pgserver.Unavailable as reason:
+    except pgserver.PostgresUnavailable as reason:
         yield Row(target, skipped=str(reason))
         return
     try:
@@ -35,9 +35,9 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         server.stop()
 
 
-def _round(server: Postgres, sample: Sample) -> Round:
+def _round(server: Postgres, sample: Sample) -> Measurement:
     with pgserver.database(server) as url:
-        reference = asyncio.run(raw.postgres(url, sample, _ROWS_A_COMMIT))
+        reference = asyncio.run(raw.postgres(url, sample, _ROWS_PER_COMMIT))
     with pgserver.database(server) as url:
         ours = asyncio.run(callers.append(url, sample.lines))
-    return Round(ours.per_second, reference, ours.p50_ms)
+    return Measurement(ours.per_second, reference, ours.p50_ms)

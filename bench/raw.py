@@ -1,21 +1,20 @@
-"""The raw limit: what the database itself can do, with nobody asking any questions.
+"""The raw limit: inserts into the database without the append authority.
 
-Raw means: rows that are finished before the clock starts (keys, hashes, sequence numbers and all) go into a
-table with the columns of the log's `event` table, as many to a commit as the target says, from one
-connection, with nothing else to do. They have the same sizes as ours. Durability and tuning are the same as
-ours too: SQLite in WAL with synchronous=FULL, the same page cache, a checkpoint every 4000 pages; Postgres
-with fsync on. The uniqueness that the contract demands is there for every row.
+Rows that are complete before timing starts (keys, hashes, sequence numbers) are inserted into a table with the columns
+of the log's `event` table, in commits of the size of the target, from one connection. Row sizes, durability and tuning
+are the same as in the log: SQLite in WAL mode with synchronous=FULL, the same page cache, a checkpoint every 4000
+pages; Postgres with fsync on. The unique constraints of the contract are enforced for every row.
 
-On SQLite there are two ways to lay such a table out, and both are shown:
+On SQLite there are two layouts of such a table, and both are measured:
 
-- BY_RUN: clustered by (run, seq), as the design of the log has it and as one would do it at first; 1000 rows
-  a commit come from 512 runs in turn. The floors are set against this one.
-- BY_COMMIT: in the order of commits, with plain indexes, rows of as many runs as our side has callers. This is
-  how the log does it, because it is up to three times faster; what our checks cost shows best against it.
-  It has no floor.
+- BY_RUN: clustered by (run, seq), which is the obvious layout; the 1000 rows of a commit come from 512 runs in turn.
+  The floors are set against this one.
+- BY_COMMIT: in the order of commits, with plain indexes, and rows of as many runs as Runwright has callers. The log
+  uses this layout, because it is up to three times faster; it shows the cost of the append authority best. It has no
+  floor.
 
-What raw leaves out is all that the Append Authority is for: decoding, checking, deduplicating, judging
-transitions, chaining hashes, keeping the run's summary, answering each caller.
+Raw inserts omit everything that the append authority does: decoding, validation, deduplication, transitions, hash
+chains, run summaries, and a receipt for each caller.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from typing import Any
 
 import apsw
 
-from runwright.log.sqlite_writer import CHECKPOINT_PAGES
+from runwright.log.sqlite.writer import CHECKPOINT_PAGES
 
 from .samples import Sample
 from .stopwatch import Stopwatch
@@ -62,8 +61,8 @@ _POSTGRES_INSERT = (
 )
 
 
-def sqlite(path: Path, sample: Sample, rows_a_commit: int, layout: str) -> float:
-    """Events a second, into a new file."""
+def sqlite(path: Path, sample: Sample, rows_per_commit: int, layout: str) -> float:
+    """Insert into a new file; return events per second."""
     connection = apsw.Connection(str(path))
     cursor = connection.cursor()
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -32768", "temp_store = MEMORY"):
@@ -76,11 +75,11 @@ def sqlite(path: Path, sample: Sample, rows_a_commit: int, layout: str) -> float
         cursor.execute(f"CREATE TABLE raw (pos INTEGER PRIMARY KEY, {columns})")
     for number, names in enumerate(UNIQUE[1:] if layout == BY_RUN else UNIQUE):
         cursor.execute(f"CREATE UNIQUE INDEX raw_{number} ON raw ({names})")
-    batches = list(_batches(sample.rows, rows_a_commit))
+    batches = list(_batches(sample.rows, rows_per_commit))
     with Stopwatch() as watch:
-        if rows_a_commit == 1:
+        if rows_per_commit == 1:
             for (row,) in batches:
-                cursor.execute(_SQLITE_INSERT, row)  # commits by itself
+                cursor.execute(_SQLITE_INSERT, row)  # Autocommit.
         else:
             for batch in batches:
                 cursor.execute("BEGIN IMMEDIATE")
@@ -91,8 +90,8 @@ def sqlite(path: Path, sample: Sample, rows_a_commit: int, layout: str) -> float
     return sample.count / watch.seconds
 
 
-async def postgres(url: str, sample: Sample, rows_a_commit: int) -> float:
-    """Events a second, into an empty database, each batch one statement and one commit."""
+async def postgres(url: str, sample: Sample, rows_per_commit: int) -> float:
+    """Insert into an empty database, one statement and one commit per batch; return events per second."""
     import asyncpg
 
     connection = await asyncpg.connect(url)
@@ -101,7 +100,9 @@ async def postgres(url: str, sample: Sample, rows_a_commit: int) -> float:
     for names in UNIQUE:
         await connection.execute(f"CREATE UNIQUE INDEX ON raw ({names})")
     insert = await connection.prepare(_POSTGRES_INSERT)
-    batches = [[list(column) for column in zip(*batch, strict=True)] for batch in _batches(sample.rows, rows_a_commit)]
+    batches = [
+        [list(column) for column in zip(*batch, strict=True)] for batch in _batches(sample.rows, rows_per_commit)
+    ]
     with Stopwatch() as watch:
         for batch in batches:
             await insert.fetch(*batch)

@@ -1,4 +1,4 @@
-"""From a stored run to its state: ours against a bare loop, and against pyeventsourcing."""
+"""Replay of a stored run to its state, against a bare loop and against pyeventsourcing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 
 import runwright as rw
 
+from .eventsourcing_peer import EventsourcingPeer
 from .fill import fill_run
-from .peer import Peer
 from .scale import Scale
 from .stopwatch import Stopwatch
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
 RUN_ID = "replayed"
@@ -25,37 +25,37 @@ RUN_ID = "replayed"
 def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
     names = [name for name in ("replay-bare", "replay-peer") if name in wanted]
     if names:
-        with scale.place() as folder:
+        with scale.new_folder() as folder:
             yield from asyncio.run(_measure(names, scale, folder))
 
 
 async def _measure(names: list[str], scale: Scale, folder: Path) -> list[Row]:
-    count = scale.size(50_001, 20_001)  # the start of the run, then pairs
+    count = scale.size(50_001, 20_001)  # RunStarted, then pairs of step events.
     path = folder / "runs.db"
     rows = [Row(TARGETS[name]) for name in names]
     async with rw.open_log(f"sqlite:///{path}", write_budget=60) as log:
         await fill_run(log, RUN_ID, count)
-        references: dict[str, Reference] = {"replay-bare": Bare(path, count)}
+        references: dict[str, ReplayReference] = {"replay-bare": BareReplay(path, count)}
         if "replay-peer" in names:
-            references["replay-peer"] = Peer(folder / "peer.db", count)
+            references["replay-peer"] = EventsourcingPeer(folder / "peer.db", count)
         for _ in range(scale.rounds):
             for row in rows:
                 reference = references[row.target.name].replay()
-                row.rounds.append(Round(count / await _ours(log, count), count / reference))
-        for one in references.values():
-            one.close()
+                row.rounds.append(Measurement(count / await _replay(log, count), count / reference))
+        for peer in references.values():
+            peer.close()
     return rows
 
 
-class Reference(Protocol):
+class ReplayReference(Protocol):
     def replay(self) -> float:
-        """Seconds to bring the run from the disk to its state."""
+        """Read the run from disk and fold it; return the seconds."""
         ...
 
     def close(self) -> None: ...
 
 
-async def _ours(log: rw.RunLog, count: int) -> float:
+async def _replay(log: rw.RunLog, count: int) -> float:
     with Stopwatch() as watch:
         snapshot = await log.snapshot(RUN_ID)
     assert snapshot.last_event_seq == count
@@ -63,15 +63,15 @@ async def _ours(log: rw.RunLog, count: int) -> float:
     return watch.seconds
 
 
-class Bare:
-    """Read what a fold needs of each row, decode the payload, keep the outcome in dicts: no checks, no types.
+class BareReplay:
+    """Read the columns that a fold needs, decode the payloads and store the state in dicts, without checks and types.
 
-    What is known in the end is what our snapshot knows of such a run.
+    The final state has the same information as a snapshot of such a run.
     """
 
     def __init__(self, path: Path, count: int) -> None:
         self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        self._connection.cursor().execute("PRAGMA cache_size = -32768")  # as much as our readers have
+        self._connection.cursor().execute("PRAGMA cache_size = -32768")  # As much as the log's readers have.
         self._count = count
 
     def replay(self) -> float:

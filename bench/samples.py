@@ -1,4 +1,4 @@
-"""Events as an engine would send them: a start and an end for every step, about 300 bytes of payload on each end."""
+"""Events as an engine sends them: start and end of every step, with a payload of about 300 bytes on each end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def identity(run_id: str) -> rw.RunIdentity:
 
 
 def result(number: int) -> dict[str, Any]:
-    """The payload of a step's end."""
+    """Return the payload of a StepCompleted event."""
     return {
         "result": {"rows": 12840 + number, "table": "analytics.orders_daily", "partition": "2026-01-31"},
         "artifactRefs": [
@@ -34,7 +34,7 @@ def result(number: int) -> dict[str, Any]:
 
 
 def events(run_id: str, count: int, first: int = 1) -> Iterator[rw.RunEventWrite]:
-    """A run's events number `first` and on, `count` of them: RunStarted, then StepStarted and StepCompleted in turn."""
+    """Yield `count` events of a run from number `first`: RunStarted, then StepStarted and StepCompleted alternately."""
     run = identity(run_id)
     for number in range(first, first + count):
         if number == 1:
@@ -52,15 +52,15 @@ def events(run_id: str, count: int, first: int = 1) -> Iterator[rw.RunEventWrite
 
 
 def lines(run_id: str, count: int) -> list[bytes]:
-    """The same as JSON: what a caller holds before it appends."""
+    """Return the same events as JSON."""
     return [msgspec.json.encode(event) for event in events(run_id, count)]
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One load, in the two shapes in which it is written."""
+    """One load, as JSON events and as finished rows."""
 
-    lines: list[list[bytes]]  # for each caller, its run's events as JSON
-    rows: list[tuple[Any, ...]]  # the same events as finished rows, in the order of COLUMNS of raw.py
+    lines: list[list[bytes]]  # For each caller, the events of its run as JSON.
+    rows: list[tuple[Any, ...]]  # The same events as finished rows, in the order of COLUMNS of raw.py.
 
     @classmethod
     def of(cls, callers: int, events_each: int) -> Sample:

@@ -1,4 +1,4 @@
-"""How much is measured: the full benchmark, or a quick look."""
+"""Sizes and rounds of the benchmark: full or quick."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = count(1)
 
 
 class Scale(msgspec.Struct, frozen=True):
-    folder: Path  # on a real disk: what is measured is durable
+    folder: Path  # On a real disk, because the measurements include durable commits.
     quick: bool = False
 
     def size(self, full: int, quick: int) -> int:
@@ -22,12 +22,12 @@ class Scale(msgspec.Struct, frozen=True):
 
     @property
     def rounds(self) -> int:
-        """At least five, whatever the hurry: a median of fewer says little on a shared machine."""
+        """At least five, also when quick: a median of fewer is not reliable on a shared machine."""
         return self.size(7, 5)
 
     @contextmanager
-    def place(self) -> Iterator[Path]:
-        """An empty folder, gone afterwards."""
+    def new_folder(self) -> Iterator[Path]:
+        """A temporary empty folder."""
         folder = self.folder / str(next(_numbers))
         folder.mkdir(parents=True)
         try:

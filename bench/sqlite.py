@@ -1,4 +1,4 @@
-"""Appends to SQLite against raw inserts. In each round both sides begin with a file of their own that is new."""
+"""Appends to SQLite against raw inserts. In each round both sides start with a new file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator
 from . import callers, raw
 from .samples import Sample
 from .scale import Scale
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
-_LOADS = {  # name: callers, events each, the same when quick, rows a raw commit, how the raw table is laid out
+_LOADS = {  # Callers, events per caller full and quick, rows per raw commit, layout of the raw table.
     "sqlite-512": (512, 80, 30, 1000, raw.BY_RUN),
     "sqlite-64": (64, 500, 200, 1000, raw.BY_RUN),
     "sqlite-1": (1, 1500, 500, 1, raw.BY_COMMIT),
@@ -21,18 +21,20 @@ _LOADS = {  # name: callers, events each, the same when quick, rows a raw commit
 
 
 def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
-    for name, (number, full, quick, rows_a_commit, layout) in _LOADS.items():
+    for name, (number, full, quick, rows_per_commit, layout) in _LOADS.items():
         if name not in wanted:
             continue
         ours = Sample.of(number, scale.size(full, quick))
         theirs = Sample.of(512, scale.size(80, 30)) if layout == raw.BY_RUN else ours
-        rounds = scale.rounds * (3 if rows_a_commit == 1 else 1)  # waiting for the disk, one round is much like dice
-        yield Row(TARGETS[name], [_round(ours, theirs, rows_a_commit, layout, scale) for _ in range(rounds)])
+        rounds = scale.rounds * (
+            3 if rows_per_commit == 1 else 1
+        )  # A single round varies widely when every commit waits for the disk.
+        yield Row(TARGETS[name], [_round(ours, theirs, rows_per_commit, layout, scale) for _ in range(rounds)])
 
 
-def _round(ours: Sample, theirs: Sample, rows_a_commit: int, layout: str, scale: Scale) -> Round:
-    with scale.place() as folder:
-        reference = raw.sqlite(folder / "raw.db", theirs, rows_a_commit, layout)
-    with scale.place() as folder:
+def _round(ours: Sample, theirs: Sample, rows_per_commit: int, layout: str, scale: Scale) -> Measurement:
+    with scale.new_folder() as folder:
+        reference = raw.sqlite(folder / "raw.db", theirs, rows_per_commit, layout)
+    with scale.new_folder() as folder:
         measured = asyncio.run(callers.append(f"sqlite:///{folder}/runs.db", ours.lines))
-    return Round(measured.per_second, reference, measured.p50_ms)
+    return Measurement(measured.per_second, reference, measured.p50_ms)

@@ -1,4 +1,4 @@
-"""How long until there is something to use: importing the package, and asking the command line for help."""
+"""Start-up time: importing the package, and `runwright --help`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from .scale import Scale
 from .stopwatch import Stopwatch
-from .table import Round, Row
+from .table import Measurement, Row
 from .targets import TARGETS
 
 _BARE = ("-c", "pass")
@@ -25,7 +25,7 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
         if name not in wanted:
             continue
         if name == "start-help" and not _has_command_line():
-            yield Row(TARGETS[name], skipped="there is no runwright.cli.main yet")
+            yield Row(TARGETS[name], skipped="runwright.cli.main not found")
             continue
         _check(name, arguments)
         rounds = scale.size(15, 7)
@@ -33,18 +33,18 @@ def measure(wanted: Collection[str], scale: Scale) -> Iterator[Row]:
 
 
 def _check(name: str, arguments: tuple[str, ...]) -> None:
-    """Start it once untimed, which compiles the modules, and see that it does what it is measured for."""
+    """Start it once untimed, which compiles the modules, and check its output."""
     done = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE)
     assert (b"Usage:" in done.stdout) == (name == "start-help"), done.stdout
 
 
-def _round(arguments: tuple[str, ...]) -> Round:
+def _round(arguments: tuple[str, ...]) -> Measurement:
     reference = _start(_BARE)
-    return Round(_start(arguments), reference)
+    return Measurement(_start(arguments), reference)
 
 
 def _start(arguments: tuple[str, ...]) -> float:
-    """Milliseconds from the start of an interpreter to its end."""
+    """Start an interpreter and wait for its exit; return the milliseconds."""
     with Stopwatch() as watch:
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return watch.seconds * 1000

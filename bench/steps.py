@@ -1,8 +1,8 @@
-"""The step that both engines carry out: as little as a step can do, so that it is the engine that is measured."""
+"""The step that both engines execute. It does as little as possible, so that the engine is measured."""
 
 from __future__ import annotations
 
-STEPS_A_RUN = 10
+STEPS_PER_RUN = 10
 
 
 def work(number: int) -> int:

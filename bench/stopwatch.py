@@ -1,4 +1,4 @@
-"""Taking the time of something, on a machine that was given a moment to settle."""
+"""Timing, after garbage collection and disk synchronization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 class Stopwatch:
     """`with Stopwatch() as watch: ...`, then `watch.seconds`.
 
-    Garbage and unwritten pages that earlier measurements left behind are dealt with before it starts.
+    Garbage and unwritten pages of earlier measurements are collected and synced before timing starts.
     """
 
     seconds: float = 0.0
@@ -30,8 +30,8 @@ class Stopwatch:
         self.seconds = perf_counter() - self._start
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """How fast something went, and how long one caller waited."""
+class Throughput(msgspec.Struct, frozen=True):
+    """Throughput, and the median latency of one caller."""
 
     per_second: float
     p50_ms: float

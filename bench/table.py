@@ -1,4 +1,4 @@
-"""The rows that were measured, as a table for people and as JSON for programs."""
+"""Measured rows, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .targets import Kind, Target
+from .targets import ScoreKind, Target
 
 
-class Round(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ours and the reference, measured back to back."""
+class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One round: Runwright and the reference, measured one after the other."""
 
     ours: float
     reference: float
-    p50_ms: float | None = None  # how long one of our callers waited
+    p50_ms: float | None = None  # Median latency of one caller.
 
 
 class Row(msgspec.Struct, omit_defaults=True):
     target: Target
-    rounds: list[Round] = []
+    rounds: list[Measurement] = []
     skipped: str | None = None
 
     @property
     def score(self) -> float:
-        """The median of the rounds' own ratios: the machine's bad moments hit both sides of a round."""
-        return median(self.target.score(one.ours, one.reference) for one in self.rounds)
+        """The median of the scores of the rounds. A slow moment of the machine affects both sides of a round."""
+        return median(self.target.score(each.ours, each.reference) for each in self.rounds)
 
     @property
     def p50_ms(self) -> float | None:
-        waits = [one.p50_ms for one in self.rounds if one.p50_ms is not None]
-        return median(waits) if waits else None
+        latencies = [each.p50_ms for each in self.rounds if each.p50_ms is not None]
+        return median(latencies) if latencies else None
 
     @property
     def verdict(self) -> str:
@@ -51,7 +51,7 @@ class Row(msgspec.Struct, omit_defaults=True):
 _STYLES = {"": "dim", "BELOW FLOOR": "bold red", "ok": "green", "ok, aim reached": "bold green", "skipped": "yellow"}
 
 
-def show(rows: list[Row], facts: dict[str, str], console: Console) -> None:
+def print_rows(rows: list[Row], facts: dict[str, str], console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("name", "what", "against"):
         table.add_column(heading, overflow="fold")
@@ -70,7 +70,7 @@ def show(rows: list[Row], facts: dict[str, str], console: Console) -> None:
     console.print("; ".join(f"{name} {value}" for name, value in facts.items()), markup=False, highlight=False)
 
 
-def save(rows: list[Row], facts: dict[str, str], path: Path) -> None:
+def save_rows(rows: list[Row], facts: dict[str, str], path: Path) -> None:
     document = {
         "facts": facts,
         "rows": [
@@ -89,14 +89,14 @@ def _figures(row: Row) -> tuple[str, str, str, str, str]:
     if row.skipped is not None:
         return ("-",) * 5
     target = row.target
-    scores = [target.score(one.ours, one.reference) for one in row.rounds]
-    waited = row.p50_ms
+    scores = [target.score(each.ours, each.reference) for each in row.rounds]
+    latency = row.p50_ms
     return (
-        _figure(median(one.ours for one in row.rounds), target),
-        _figure(median(one.reference for one in row.rounds), target),
+        _figure(median(each.ours for each in row.rounds), target),
+        _figure(median(each.reference for each in row.rounds), target),
         _score(target, row.score),
         f"{_score(target, min(scores))} – {_score(target, max(scores))}",
-        "" if waited is None else f"{waited:.2f} ms",
+        "" if latency is None else f"{latency:.2f} ms",
     )
 
 
@@ -107,11 +107,11 @@ def _figure(value: float, target: Target) -> str:
 
 
 def _score(target: Target, score: float) -> str:
-    return f"{score:.0f} {target.unit}" if target.kind is Kind.EXTRA else f"{score:.2f}"
+    return f"{score:.0f} {target.unit}" if target.kind is ScoreKind.EXTRA else f"{score:.2f}"
 
 
 def _limit(target: Target, limit: float | None) -> str:
     if limit is None:
         return ""
-    sign = "≥" if target.kind is Kind.SPEED else "≤"
-    return f"{sign} {limit:g} {target.unit}" if target.kind is Kind.EXTRA else f"{sign} {limit:g}"
+    sign = "≥" if target.kind is ScoreKind.SPEED else "≤"
+    return f"{sign} {limit:g} {target.unit}" if target.kind is ScoreKind.EXTRA else f"{sign} {limit:g}"

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Runs once before the servers of compose.yaml, as root, and ends. It may run any number of times.
+# Runs before the servers of compose.yaml, as root, and exits. It is safe to run it again.
 #
 # A server refuses to listen on 0.0.0.0 before there is a token (AUTHN_REQUIRED), and workers need one of their own.
-# Each secret is put in a volume of its own, in a file of mode 600 that belongs to the image's user:
+# Each secret is written to its own volume, to a file of mode 600 that belongs to the image's user:
 #
 #   store/pgpass   the password of Postgres; servers see it, workers do not
 #   worker/token   a token with the scope `steps`; workers see it
-#   admin/token    the first token, with the role Admin; nobody sees it but this service
+#   admin/token    the first token, with the role Admin; only this service sees it
 #
-# Root, because a secret from a file keeps the owner and the mode that it has on the host.
+# It runs as root, because a secret from a file has the owner and the mode of the file on the host.
 set -eu
 umask 077
 
@@ -16,7 +16,7 @@ secret=${POSTGRES_PASSWORD_FILE:-/run/secrets/postgres_password}
 home=${RUNWRIGHT_INIT_HOME:-/run/runwright}
 owner=${RUNWRIGHT_INIT_OWNER:-10001:10001}
 
-keep() { # NAME TEXT: the file is there with all of the text, or not at all
+write_secret() { # NAME TEXT: write the file completely or not at all
   printf '%s\n' "$2" > "$home/$1.new"
   chmod 600 "$home/$1.new"
   chown "$owner" "$home/$1.new"
@@ -26,19 +26,19 @@ keep() { # NAME TEXT: the file is there with all of the text, or not at all
 password=$(cat "$secret")
 case $password in
   '' | *[!A-Za-z0-9._~-]*)
-    echo "Write the password of Postgres with letters, digits and . _ ~ - only (openssl rand -hex 24 makes one)." >&2
+    echo "The Postgres password must contain only letters, digits and . _ ~ - (create one with: openssl rand -hex 24)." >&2
     exit 2 ;;
 esac
-keep store/pgpass "*:*:*:*:$password"
+write_secret store/pgpass "*:*:*:*:$password"
 export PGPASSFILE="$home/store/pgpass"
 
 tokens=$(runwright token list --json)
 if [ "$tokens" = "[]" ]; then
-  # Were we to die between these two lines, the token would be lost, not guessable: make another by hand.
+  # A crash between these two lines loses the token, but does not disclose it: create another one by hand.
   token=$(runwright token create admin --role Admin)
-  keep admin/token "$token"
+  write_secret admin/token "$token"
 fi
 if [ "$tokens" = "[]" ] || [ ! -s "$home/worker/token" ]; then
   token=$(runwright token create workers --scope steps)
-  keep worker/token "$token"
+  write_secret worker/token "$token"
 fi

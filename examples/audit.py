@@ -1,6 +1,6 @@
-"""A guided look at the log: append a recorded run, show it, scrub it, verify it, then tamper with it.
+"""A tour of the log: append a recorded run, show it at several events, verify it, then tamper with it.
 
-Run it with `.venv/bin/python examples/audit.py`. Everything it makes is in .runwright/audit.
+Run it with `.venv/bin/python examples/audit.py`. All its files are in .runwright/audit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-HERE = Path(__file__).parent  # given as it was called, so that the commands printed can be copied
+HERE = Path(__file__).parent  # Relative if the script was called so: the printed commands can be copied.
 FOLDER = Path(".runwright/audit")
 STORE, COPY = FOLDER / "runs.db", FOLDER / "tampered.db"
 RUNWRIGHT = ".venv/bin/runwright"
@@ -33,11 +33,11 @@ def run(*arguments: str, store: Path = STORE, expect: int = 0) -> None:
 
 
 def change_one_byte(path: Path) -> None:
-    """What someone with access to the file might do: 18,204 rows become 19,204."""
+    """Tamper with the file: 18,204 rows become 19,204."""
     content = path.read_bytes()
     before, after = b'"rows":18204', b'"rows":19204'
     place = content.find(before)
-    while place >= 0:  # the file may hold the text twice, once in space no longer used
+    while place >= 0:  # The file may contain the text twice, once in a free page.
         path.write_bytes(content[:place] + after + content[place + len(before) :])
         connection = apsw.Connection(str(path))
         changed = connection.execute("SELECT 1 FROM event WHERE instr(payload, ?)", (after,)).fetchall()
@@ -50,18 +50,18 @@ def change_one_byte(path: Path) -> None:
 
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    say("A recorded run goes in: six steps, a retry, two pauses, and a duplicate that came late.")
+    say("Append a recorded run: six steps, a retry, two pauses, and a late duplicate.")
     run("append", str(HERE / "recorded-run.jsonl"))
-    say("Its state is a fold of its events.")
+    say("Its state is folded from its events.")
     run("show", "@last")
-    say("Any moment of it can be looked at again. At event 11 somebody had just paused it:")
+    say("It can be shown as of any event. At event 11 it had just been paused:")
     run("show", "@last", "--at", "11")
-    say("Its history, in order:")
+    say("Its events, in order:")
     run("events", "@last")
-    say("Nothing was edited since it was acknowledged:")
+    say("No event was changed since it was acknowledged:")
     run("verify")
     run("anchor", "-o", str(FOLDER / "anchor.json"))
-    say("Now one byte of a copy of the file is changed: a step loaded 19,204 rows instead of 18,204.")
+    say("Change one byte of a copy of the file: a step loaded 19,204 rows instead of 18,204.")
     shutil.copy(STORE, COPY)
     change_one_byte(COPY)
     run("verify", store=COPY, expect=1)

@@ -1,4 +1,4 @@
-"""The work of the example plans: a small shop, whose API is not always there."""
+"""Functions of the example plans: a small shop whose API is sometimes unavailable."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import runwright as rw
 
 
 def extract(day: str) -> dict[str, Any]:
-    """Fetch the day's orders. The first try meets a shop that is closed."""
+    """Fetch the orders of a day. The first attempt fails with 503."""
     step = rw.current_step()
     print(f"asking the shop for the orders of {day}")
     time.sleep(0.6)
     if step.attempt == 1:
         raise rw.StepError("HTTP_503", "the shop's API answered 503 Service Unavailable")
-    dice = random.Random(day)  # the same day, the same orders
+    dice = random.Random(day)  # The same day always has the same orders.
     orders = [{"id": number, "cents": dice.randrange(500, 20_000)} for number in range(1, 41)]
     print(f"{len(orders)} orders")
     return {"day": day, "orders": orders}
 
 
 def load(table: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put rows into a table, some at a time."""
+    """Insert rows into a table in batches."""
     for done in range(0, len(rows), 10):
         time.sleep(0.25)
         print(f"{table}: {min(done + 10, len(rows))} of {len(rows)} rows")

@@ -1,6 +1,6 @@
-"""Write what is made from the catalogue: the JSON Schemas in the package and the reference page in the docs.
+"""Write the files that are generated from the catalogue: the JSON Schemas and the reference page of the events.
 
-Run it with `make schemas` after changing the catalogue; a test tells if you forgot.
+Run it with `make schemas` after a change of the catalogue; a test fails if the files are out of date.
 """
 
 from __future__ import annotations
@@ -11,42 +11,44 @@ import msgspec
 
 from runwright.contract import schemas
 from runwright.contract.catalog import CATALOG
+from runwright.contract.noetl.schema import noetl_schema
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = Path(schemas.__file__).parent / "json_schemas"
-PAGE = ROOT / "docs" / "events.md"
+PAGE = ROOT / "docs" / "reference" / "events.md"
 
 HEAD = """# Events
 
-Made from the catalogue (`contract/catalog.py`) by `make schemas`. A type that is not here is stored and shown all the
-same, and never changes state.
+Generated from the catalogue (`contract/catalog.py`) by `make schemas`. An event of another type is stored and shown,
+and never changes state.
 
-Level: a *run* event has no `stepId`; a *step* event has the step's id; an *entity* event has a path that names
-something finer than a step or beside it (`load[3]/fetch`, `signal/<signalId>`). From: the role that may append it:
-whoever decides is the server, whoever runs a tool is the worker. *Drives*: while a live process owns the run, only it
-may append it.
+Level: a *run* event has no `stepId`; a *step* event has the step's id; an *entity* event has a path that names a part
+of a step (`load[3]/fetch`) or something outside of steps (`signal/<signalId>`). Role: the role that may append the
+event. The server decides, a worker executes tools. Owner only: while a live process owns the run, only that process
+may append the event.
 
-| eventType | dotted name | level | from | drives | version | what it says | payload fields |
+| eventType | dotted name | level | role | owner only | version | meaning | payload fields |
 |---|---|---|---|---|---|---|---|
 """
 
 
 def files() -> dict[Path, str]:
-    """Every generated file and its content."""
-    documents = {SCHEMAS / name: schemas.render(document) for name, document in schemas.all_schemas().items()}
-    return {**documents, PAGE: HEAD + "".join(map(_row, CATALOG))}
+    """Return the content of every generated file by path."""
+    noetl = noetl_schema()
+    documents = {**schemas.all_schemas(), schemas.file_name(noetl): noetl}
+    rendered = {SCHEMAS / name: schemas.render(document) for name, document in documents.items()}
+    return {**rendered, PAGE: HEAD + "".join(map(_row, CATALOG))}
 
 
 def _row(name: str) -> str:
     kind = CATALOG[name]
     fields = [field.encode_name for field in msgspec.structs.fields(kind.payload)]
-    drives = "" if kind.from_anyone else "yes"
     cells = (
         kind.name,
         kind.dotted,
         kind.level,
         kind.role,
-        drives,
+        "" if kind.from_anyone else "yes",
         kind.schema_version,
         kind.summary,
         ", ".join(fields),
@@ -55,8 +57,8 @@ def _row(name: str) -> str:
 
 
 def main() -> None:
-    for old in SCHEMAS.glob("*.schema.json"):
-        old.unlink()
+    for outdated in SCHEMAS.glob("*.schema.json"):
+        outdated.unlink()
     for path, content in files().items():
         path.write_text(content)
 

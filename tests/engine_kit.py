@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import runwright as rw
-from runwright.control.open import open_operations
+from runwright.control.bootstrap import open_operations
 from runwright.control.operations import Operations
-from runwright.runtimes.engine import EngineSettings
+from runwright.runtimes.settings import EngineSettings
 
 T = TypeVar("T")
 PATIENCE = 20.0

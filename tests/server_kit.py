@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from engine_kit import until
-from runwright.server.serve import serving
+from runwright.server.main import open_server
 from runwright.server.service import Service
 from runwright.server.settings import ServerSettings
 
@@ -104,7 +104,7 @@ class Office:
     ) -> Caller:
         """A caller with a token of their own."""
         name = name or "-".join((*roles, *scopes, tenant or "all"))
-        by = self.service.local(None, None)
+        by = self.service.local_user(None, None)
         _, text = await self.service.tokens.create(name, by=by, tenant_id=tenant, roles=roles, scopes=scopes, **more)
         return self.caller(text)
 
@@ -113,7 +113,7 @@ class Office:
 async def office(store: str, **settings: Any) -> AsyncGenerator[Office]:
     """A server on a store, on a real socket."""
     wanted = ServerSettings(**{"port": 0, "rate": 0, **settings})
-    async with serving(store, wanted) as (service, address):
+    async with open_server(store, wanted) as (service, address):
         made = Office(service, address)
         try:
             yield made

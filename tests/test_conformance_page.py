@@ -52,7 +52,7 @@ LOG = Page(
     ],
     [1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 17, 25, 26, 33, 36, 37, 38, 41],
     "tests/conformance/test_musts.py",
-    ["Not the log's"],
+    ["Outside the log"],
 )  # fmt: skip
 
 ENGINE = Page(
@@ -62,12 +62,12 @@ ENGINE = Page(
         *beneath("RunEvents v2.0.1", "2.4", "2.5 and 2.5.1", "2.6", "5.3"),
         *beneath("ExecutionSemantics v1.1", "1.2", "1.3", "2", "3", "5", "6", "Appendix A"),
         "NoETL Runtime Event Model v10",
-        *beneath("Signals", "Deciding", "Acting"),
+        *beneath("Signals", "Decision", "Processing"),
         "Decisions",
     ],
     [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 32, 35, 39, 40, 43],
     "tests/control/test_engine_musts.py",
-    ["Comes with a later part"],
+    ["Planned"],
 )
 
 NOETL = Page(
@@ -77,12 +77,12 @@ NOETL = Page(
             "NoETL Runtime Event Model v10",
             "1.1", "1.2", "2", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "4", "5.1", "5.2", "6.1", "7",
         ),
-        *beneath("The language", "Acceptance", "Results by reference", "Where servers of this kind fail"),
+        *beneath("The language", "Acceptance", "Results by reference", "Known failures of similar servers"),
         "Decisions",
     ],
     [28, 29, 30, 31, 32, 42],
     "tests/playbooks/test_noetl_musts.py",
-    ["Comes with a later part"],
+    ["Planned"],
 )  # fmt: skip
 
 PAGES = [LOG, ENGINE, NOETL]

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runwright.plans.durations import read_duration
+from runwright.plans.durations import parse_duration
 from runwright.server.settings import read_server_settings
 from servers import Missing, die_with_parent, free_port, have_or_skip
 
@@ -109,7 +109,7 @@ def test_a_service_has_the_time_to_stop() -> None:
     told = subprocess.run([PROGRAM, "worker", "--help"], capture_output=True, text=True).stdout
     drain = re.search(r"--drain.*?default:\s+(\w+)", told, re.DOTALL)
     assert drain is not None
-    assert worker > read_duration(drain[1]) + AFTER_DRAIN
+    assert worker > parse_duration(drain[1]) + AFTER_DRAIN
 
 
 JAIL = """
@@ -395,11 +395,11 @@ def test_containers_have_the_time_to_stop(compose: dict[str, Any]) -> None:
     settings = read_server_settings(tomllib.loads((DEPLOY / "runwright.toml").read_text())["server"])
     assert settings.steps == "workers"
     for name in ("server-1", "server-2"):
-        assert read_duration(compose["services"][name]["stop_grace_period"]) > settings.drain + AFTER_DRAIN
+        assert parse_duration(compose["services"][name]["stop_grace_period"]) > settings.drain + AFTER_DRAIN
     worker = compose["services"]["worker"]
     drain = re.search(r"--drain (\w+)", worker["command"][0])
     assert drain is not None
-    assert read_duration(worker["stop_grace_period"]) > read_duration(drain[1]) + AFTER_DRAIN
+    assert parse_duration(worker["stop_grace_period"]) > parse_duration(drain[1]) + AFTER_DRAIN
 
 
 def test_a_worker_is_given_its_token_and_stands_where_the_shell_stood(compose: dict[str, Any], tmp_path: Path) -> None:

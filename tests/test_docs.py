@@ -94,6 +94,18 @@ def test_links_on_the_page_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_paths_on_the_architecture_page_exist() -> None:
+    paths = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / "docs" / "architecture.md").read_text())
+    assert len(paths) > 50
+    assert [path for path in paths if not (ROOT / "src" / "runwright" / path).exists()] == []
+
+
+def test_the_index_of_the_docs_lists_every_page() -> None:
+    docs = ROOT / "docs"
+    listed = set(re.findall(r"\]\(([^)#]+)\)", (docs / "README.md").read_text()))
+    assert listed == {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"README.md"}
+
+
 def test_the_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
@@ -102,10 +114,10 @@ def test_the_readme_names_the_two_commands() -> None:
 
 @pytest.mark.parametrize("plan", blocks("yaml"))
 def test_the_plans_on_the_page_are_valid(plan: str) -> None:
-    from runwright.plans.load import load_plan
+    from runwright.plans.loader import load_plan
     from runwright.tools.registry import builtin_tools
 
-    assert load_plan(plan, kinds=builtin_tools()).warnings == ()
+    assert load_plan(plan, tools=builtin_tools()).warnings == ()
 
 
 @pytest.mark.slow
@@ -121,12 +133,12 @@ def test_the_look_at_the_audit_trail_runs_to_its_end(tmp_path: Path) -> None:
 def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tomllib
 
-    from runwright.control.artifacts import artifact_store
-    from runwright.control.open import tools_here
-    from runwright.control.policy import read_policy
-    from runwright.control.results import result_tiers
+    from runwright.config.artifact_store import artifact_store
+    from runwright.config.result_tiers import result_tiers
+    from runwright.control.bootstrap import tools_here
+    from runwright.control.signal_policy import read_policy
     from runwright.server.settings import read_server_settings
-    from runwright.tools.secrets import provider_from
+    from runwright.tools.secrets import create_provider
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runwright.toml").write_text(text)
@@ -134,7 +146,7 @@ def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monk
     assert settings.keys() <= {"artifacts", "http", "policy", "results", "secrets", "server", "store"}
     artifact_store(settings.get("artifacts", {}), tmp_path, lambda: 0)
     result_tiers(settings.get("results", {}), tmp_path, lambda: 0)
-    provider_from(settings.get("secrets", {}))
+    create_provider(settings.get("secrets", {}))
     read_policy(settings.get("policy", {}))
     read_server_settings(settings.get("server", {}))
     tools_here()

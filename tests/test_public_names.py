@@ -22,8 +22,8 @@ LOG_METHODS = {
     "acquire_lease", "alerts", "append", "claim_due", "claim_run", "close", "create_run", "events", "find_engine_run",
     "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
     "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
-    "verify", "wait_for_news", "end_cursor", "find_event", "keep_plan", "plan", "signalled", "write_budget", "append_own", "owners",
-    "census", "desk", "find_by_id", "search", "select", "find_by_prefix", "on_ring", "ring", "store_time", "take_each",
+    "verify", "wait_for_events", "end_cursor", "find_event", "store_plan", "plan", "runs_signalled_since", "write_budget", "append_prepared", "owners",
+    "counts", "side_tables", "find_by_id", "search", "select", "find_by_prefix", "subscribe", "notify", "store_time", "append_independent",
 }  # fmt: skip
 
 

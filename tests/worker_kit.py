@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from engine_kit import until
-from runwright.client.line import Line
-from runwright.runtimes import dispatch, tasks
+from runwright.client.transport import HttpTransport
+from runwright.runtimes.embedded import dispatcher as dispatch
+from runwright.runtimes.embedded import task_queue as tasks
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker
@@ -22,7 +23,7 @@ from server_kit import Caller, Office, at
 async def worker(
     there: Office, name: str = "w1", token: str | None = None, drain: float = 5.0, **more: Any
 ) -> AsyncGenerator[Worker]:
-    line = Line([there.address], token, patience=None)
+    line = HttpTransport([there.address], token, retry_seconds=None)
     made = Worker(line, name, all_tools(), EnvironmentSecrets(), **more)
     stop = asyncio.Event()
     running = asyncio.create_task(made.run(stop, drain))
@@ -38,7 +39,7 @@ async def nothing_left(there: Office) -> None:
     """The table is cleared a moment after the log says that the run has ended."""
 
     async def cleared() -> bool:
-        return await there.service.log.desk.read("census_tasks") == []
+        return await there.service.log.side_tables.read("task_counts") == []
 
     await until(cleared)
 
@@ -51,16 +52,16 @@ async def types(caller: Caller, run_id: str) -> list[tuple[str, str | None]]:
 class Lost(Worker):
     """A worker that takes steps and is never heard of again."""
 
-    async def _work(self, job: Any) -> None:
+    async def _run_job(self, job: Any) -> None:
         await asyncio.sleep(3600)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         await asyncio.sleep(3600)
 
-    async def _give_back(self) -> None: ...
+    async def _release_jobs(self) -> None: ...
 
 
 def leases_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a test need not wait long for a worker to be given up."""
     monkeypatch.setattr(tasks, "LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(dispatch, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(dispatch, "POLL", 0.1)

@@ -17,35 +17,36 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .client.connect import connect, connect_async
-    from .contract.engine import EngineRunRef, IWorkflowEngine
-    from .contract.errors import ErrorCode, RunwrightError
-    from .contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
-    from .contract.keys import idempotency_key
-    from .contract.plan import ExecutionPlan, Step
-    from .contract.refs import ArtifactRef, ErrorInfo, StepOutput
-    from .contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
-    from .contract.transitions import Enforcement, RunStatus, StepStatus
-    from .control.app import App, AsyncApp, AsyncRun, Run, open, open_async  # noqa: A004
-    from .control.signals import SignalDecision
-    from .core.projector import SnapshotProjector
-    from .core.verify import Finding
-    from .flows.plans import PlanFunction, plan
-    from .flows.recording import when
-    from .flows.steps import StepFunction, step
-    from .log.anchor import Anchor, make_anchor, read_anchor
-    from .log.base import AppendRefused, RunLog
-    from .log.holder import this_process
-    from .log.judge import Fence
-    from .log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
-    from .log.open import new_event, new_run, open_log
-    from .log.transfer import Importer, export_run
-    from .plans.problems import PlanInvalid, Problem
-    from .tools.base import Lane, StepContext, StepError, Tool, current_step
+    from runwright.client.connect import connect, connect_async
+    from runwright.contract.errors import ErrorCode, RunwrightError
+    from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+    from runwright.contract.keys import idempotency_key
+    from runwright.contract.plan import ExecutionPlan, Step
+    from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
+    from runwright.contract.snapshot import Alert, RunSnapshot, RunSummary, StepSnapshot
+    from runwright.contract.transitions import Enforcement, RunStatus, StepStatus
+    from runwright.contract.workflow_engine import EngineRunRef, IWorkflowEngine
+    from runwright.control.app import App, AsyncApp, AsyncRun, Run, open, open_async  # noqa: A004
+    from runwright.control.signal_rules import SignalDecision
+    from runwright.core.integrity.verify import Finding
+    from runwright.core.projector import SnapshotProjector
+    from runwright.flows.plan_function import PlanFunction, plan
+    from runwright.flows.step_function import StepFunction, step
+    from runwright.flows.tracing import when
+    from runwright.log.anchor import Anchor, make_anchor, read_anchor
+    from runwright.log.append.authority import Fence
+    from runwright.log.builders import new_event, new_run
+    from runwright.log.export_import import Importer, export_run
+    from runwright.log.factory import open_log
+    from runwright.log.leases import this_process
+    from runwright.log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
+    from runwright.log.run_log import AppendRefused, RunLog
+    from runwright.plans.problems import PlanInvalid, Problem
+    from runwright.tools.base import Lane, StepContext, StepError, Tool, current_step
 
 _HOMES = {
     "client.connect": ("connect", "connect_async"),
-    "contract.engine": ("EngineRunRef", "IWorkflowEngine"),
+    "contract.workflow_engine": ("EngineRunRef", "IWorkflowEngine"),
     "contract.errors": ("ErrorCode", "RunwrightError"),
     "contract.events": ("Receipt", "Refusal", "RunEventRecord", "RunEventWrite", "RunIdentity"),
     "contract.keys": ("idempotency_key",),
@@ -54,19 +55,20 @@ _HOMES = {
     "contract.snapshot": ("Alert", "RunSnapshot", "RunSummary", "StepSnapshot"),
     "contract.transitions": ("Enforcement", "RunStatus", "StepStatus"),
     "control.app": ("App", "AsyncApp", "AsyncRun", "Run", "open", "open_async"),
-    "control.signals": ("SignalDecision",),
+    "control.signal_rules": ("SignalDecision",),
     "core.projector": ("SnapshotProjector",),
-    "core.verify": ("Finding",),
-    "flows.plans": ("PlanFunction", "plan"),
-    "flows.recording": ("when",),
-    "flows.steps": ("StepFunction", "step"),
+    "core.integrity.verify": ("Finding",),
+    "flows.plan_function": ("PlanFunction", "plan"),
+    "flows.tracing": ("when",),
+    "flows.step_function": ("StepFunction", "step"),
     "log.anchor": ("Anchor", "make_anchor", "read_anchor"),
-    "log.base": ("AppendRefused", "RunLog"),
-    "log.holder": ("this_process",),
-    "log.judge": ("Fence",),
+    "log.run_log": ("AppendRefused", "RunLog"),
+    "log.leases": ("this_process",),
+    "log.append.authority": ("Fence",),
     "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
-    "log.open": ("new_event", "new_run", "open_log"),
-    "log.transfer": ("Importer", "export_run"),
+    "log.builders": ("new_event", "new_run"),
+    "log.factory": ("open_log",),
+    "log.export_import": ("Importer", "export_run"),
     "plans.problems": ("PlanInvalid", "Problem"),
     "tools.base": ("Lane", "StepContext", "StepError", "Tool", "current_step"),
 }

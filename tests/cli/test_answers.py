@@ -45,14 +45,14 @@ def test_a_run_is_approved_and_sent_an_event_while_it_is_driven(shell: Shell) ->
             time.sleep(0.02)
         until(shell, "WAITING_APPROVAL", "list")
         shell("approve", "r1", "--field", "share=many", exits=2)
-        assert "whole number" in shell.stderr
-        assert "the step goes on" in shell("approve", "r1", "ok", "--field", "share=20", "--reason", "fine")
-        assert "the step that waited for it goes on" in shell("send", "r1", "paid", "--payload", '{"amount": 5}')
+        assert "an integer" in shell.stderr
+        assert "the step continues" in shell("approve", "r1", "ok", "--field", "share=20", "--reason", "fine")
+        assert "the waiting step continues" in shell("send", "r1", "paid", "--payload", '{"amount": 5}')
         assert driver.wait(timeout=30) == 0
     told = (shell.folder / "out.txt").read_text()
-    assert "step ok asks: Release? (fields: share)" in told
+    assert "step ok requests approval: Release? (fields: share)" in told
     assert "answer:  runwright approve r1 ok --field share=..." in told
-    assert "step paid waits for the event paid" in told
+    assert "step paid waits for event paid" in told
     assert "shipping 20 for 5" in shell("logs", "r1", "ship")
 
 
@@ -76,5 +76,5 @@ def test_what_is_not_json_is_not_sent(shell: Shell) -> None:
     until(shell, "WAITING_APPROVAL", "list")
     shell("send", "r1", "paid", "--payload", "{amount", exits=2)
     assert "SIGNAL_INVALID_PAYLOAD" in shell.stderr
-    assert "kept until one does" in shell("send", "r1", "paid", "--payload", '{"amount": 5}')
+    assert "stored until one does" in shell("send", "r1", "paid", "--payload", '{"amount": 5}')
     shell("cancel", "r1")

@@ -246,8 +246,8 @@ def test_a_run_moves_to_another_store_with_its_history(recorded: Shell) -> None:
     assert len(exported.splitlines()) == 22
     (recorded.folder / "run.jsonl").write_text(exported)
     there = ("--store", "sqlite:///elsewhere.db")
-    assert recorded("import", "run.jsonl", *there) == "22 events imported, 0 there before, 0 refused\n"
-    assert recorded("import", "run.jsonl", *there) == "0 events imported, 22 there before, 0 refused\n"
+    assert recorded("import", "run.jsonl", *there) == "22 events imported, 0 duplicates, 0 refused\n"
+    assert recorded("import", "run.jsonl", *there) == "0 events imported, 22 duplicates, 0 refused\n"
     here, moved = (json.loads(recorded("show", "@last", "--json", *where)) for where in ((), there))
     assert here == moved
     recorded("verify", *there)
@@ -361,7 +361,7 @@ def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[
     facts = found(1)
     assert facts["[results.s3]"] == ("ok", "written, read, deleted")
     state, why = facts["[results.nats_object]"]
-    assert state == "wrong" and "does not answer" in why
+    assert state == "wrong" and "is unavailable" in why
     settings.write_text(there)
     state, why = found(1, AWS_SECRET_ACCESS_KEY="not-the-one")["[results.s3]"]
     assert state == "wrong" and "STORE_UNAVAILABLE" in why and "not-the-one" not in why

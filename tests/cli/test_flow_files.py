@@ -63,7 +63,7 @@ def test_of_several_plans_one_is_named(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("def f(:\n", "flow.py:1:7: INVALID_PLAN_SCHEMA This is no Python"),
+        ("def f(:\n", "flow.py:1:7: INVALID_PLAN_SCHEMA Python syntax error"),
         ("import runwright as rw\nimport nosuch_module\n", "flow.py:2:1: INVALID_PLAN_SCHEMA ModuleNotFoundError"),
         (
             FLOW.replace("return greet.map", "if greet(name): pass\n    return greet.map"),
@@ -82,9 +82,9 @@ def test_mistakes_are_told_with_their_line(shell: Shell, text: str, expected: st
 def test_parameters_are_asked_for_and_read_as_what_they_are(shell: Shell) -> None:
     write(shell, FLOW)
     shell("run", "flow.py", exits=2)
-    assert "needs name (text)" in shell.stderr
+    assert "needs name (a string)" in shell.stderr
     shell("run", "flow.py", "--param", "name=x", "--param", "times=often", exits=2)
-    assert "times is a whole number" in shell.stderr
+    assert "times must be an integer" in shell.stderr
 
 
 def test_a_name_that_something_else_has_is_refused(shell: Shell) -> None:

@@ -46,7 +46,7 @@ def test_a_run_whose_process_is_gone_is_said_to_be_recovering(tmp_path: Path) ->
     assert "RUNNING RECOVERING" in runwright(tmp_path, "list")
     shown = runwright(tmp_path, "show", "r")
     assert "RUNNING RECOVERING" in shown
-    assert "`runwright recover` takes it up" in shown
+    assert "Continue with: runwright recover" in shown
     assert json.loads(runwright(tmp_path, "show", "r", "--json"))["substatus"] == "RECOVERING"
     assert "RECOVERING" not in runwright(tmp_path, "show", "r", "--at", "2"), "that is of the past"
     (tmp_path / "go").touch()

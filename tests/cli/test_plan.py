@@ -77,7 +77,7 @@ def test_init_writes_a_plan_that_runs_and_overwrites_nothing(project: Project) -
     plan = next(name for name in made if name.endswith(".yaml"))
     assert f"runwright run {plan}" in told
     (project.folder / plan).write_text("plan: mine\nsteps:\n  - {id: own, noop: {}}\n")
-    assert "left as it is" in project("init")
+    assert "exists, not changed" in project("init")
     assert (project.folder / plan).read_text().startswith("plan: mine")
     assert "COMPLETED  mine" in project("run", plan)
 
@@ -104,4 +104,4 @@ workflow:
     project("run", plan, "--run-id", "r", "--param", "rows=[7,8]", "--param", "name=5")
     assert json.loads(project("results", "get", "r")) == [[7, 8], "5"]
     project("logs", "r", "a[0]/other", exits=2)
-    assert project.stderr.startswith("STEP_NOT_FOUND The step 'a' has no task 'other'. It has a.")
+    assert project.stderr.startswith("STEP_NOT_FOUND Task 'other' not found in step 'a'. Its tasks: a.")

@@ -12,16 +12,14 @@ from terminal import Picture, Terminal
 
 import runwright as rw
 from conftest import History
-from runwright.cli.hints import Commands
-from runwright.cli.picture import ticking
-from runwright.cli.progress import Picture as RunPicture
-from runwright.cli.render import between, duration
-from runwright.cli.screen import Screen
+from runwright.cli.event_text import EventFormatter
+from runwright.cli.hints import CommandHints
+from runwright.cli.run_view import RunView
 from runwright.cli.session import Session
-from runwright.cli.story import Story
-from runwright.cli.tree import lay_out
-from runwright.cli.words import Narrator
-from runwright.cli.written import readable
+from runwright.cli.terminal.formatting import format_duration, format_elapsed, strip_ansi
+from runwright.cli.terminal.graph_layout import layout_rows
+from runwright.cli.terminal.progress_view import ProgressView, format_running_time
+from runwright.cli.terminal.screen import Screen
 from runwright.contract.plan import ExecutionPlan, Foreach, Order, PlanMetadata, Retry, Step
 from runwright.contract.playbook import Route, Task
 from runwright.contract.timestamps import from_micros, to_micros
@@ -33,7 +31,7 @@ def graph(**needs: list[str]) -> ExecutionPlan:
 
 
 def tree(plan: ExecutionPlan) -> list[str]:
-    return [before + name for name, before in lay_out(plan, 40)]
+    return [before + name for name, before in layout_rows(plan, 40)]
 
 
 def test_a_chain_reads_downwards_and_does_not_indent() -> None:
@@ -47,7 +45,7 @@ def test_a_fork_indents_and_a_join_comes_back_out() -> None:
 
 def test_what_a_step_needs_always_stands_above_it() -> None:
     plan = graph(z=["b", "c"], a=[], b=["a"], c=["a", "b"], d=["a"], e=["d", "z"])
-    order = [name for name, _ in lay_out(plan, 40)]
+    order = [name for name, _ in layout_rows(plan, 40)]
     assert sorted(order) == sorted(step.step_id for step in plan.steps)
     for step in plan.steps:
         assert all(order.index(name) < order.index(step.step_id) for name in step.depends_on)
@@ -58,14 +56,14 @@ def test_a_tree_that_would_indent_too_far_is_a_list() -> None:
     for depth in range(20):
         needs[f"s{depth + 1}"] = [f"s{depth}"]
         needs[f"x{depth}"] = [f"s{depth}"]
-    assert {before for _, before in lay_out(graph(**needs), 30)} == {""}
+    assert {before for _, before in layout_rows(graph(**needs), 30)} == {""}
 
 
 class Told:
     """A story told by hand."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
-        self.story = Story("r", plan)
+        self.story = RunView("r", plan)
         self._history = History("r", plan_id=plan.plan_id)
         self._seq = 0
         self.records: list[rw.RunEventRecord] = []
@@ -83,11 +81,11 @@ class Told:
 
     def words(self) -> list[str]:
         """Of its steps."""
-        narrator = Narrator(None)
+        narrator = EventFormatter(None)
         return [narrator.line(record).partition("  ")[2] for record in self.records if record.step_id is not None]
 
     def shown(self, width: int = 100, height: int = 30, tails: dict[str, str] | None = None) -> list[str]:
-        lines = RunPicture(self.story).lines((width, height), self.now, tails or {}, [Text("footer")])
+        lines = ProgressView(self.story).lines((width, height), self.now, tails or {}, [Text("footer")])
         assert len(lines) <= height
         assert all(line.cell_len <= width for line in lines)
         return [line.plain.rstrip() for line in lines]
@@ -134,10 +132,10 @@ def test_a_step_of_a_playbook_shows_its_task_its_next_try_and_why() -> None:
     error = {"code": "EXIT_STATUS", "message": "exit code 3"}
     told("TaskAttemptFailed", "fetch@2/call", outcome={"status": "error", "error": error})
     told("PolicyTaskEvaluated", "fetch@2/call", action={"do": "retry"}, next_attempt_at="2999-01-01T00:00:00Z")
-    assert "call  try 2 in " in line_of(told.shown(), "fetch@2")
+    assert "call  attempt 2 in " in line_of(told.shown(), "fetch@2")
     assert line_of(told.shown(), "fetch@2").endswith("EXIT_STATUS exit code 3")
     told("TaskAttemptStarted", "fetch@2/call", 2)
-    assert "call  try 2  EXIT_STATUS" in line_of(told.shown(), "fetch@2")
+    assert "call  attempt 2  EXIT_STATUS" in line_of(told.shown(), "fetch@2")
     told("StepCompleted", "fetch@2")
     assert "call" not in line_of(told.shown(), "fetch@2")
 
@@ -182,7 +180,7 @@ def test_text_of_steps_cannot_take_over_the_terminal(told: Told) -> None:
     shown = "\n".join(told.shown(tails={"extract": "50%\r\x1b[31m100%\x1b[0m\x07 done\x1b]0;title\x07"}))
     assert "100%\\x07 done" in shown
     assert not set(shown) & {"\x1b", "\x07", "\r"}
-    assert readable("a\tb") == "a       b"
+    assert strip_ansi("a\tb") == "a       b"
 
 
 @pytest.mark.parametrize(("width", "height"), [(99, 29), (59, 19), (30, 8), (20, 3), (200, 5)])
@@ -198,7 +196,7 @@ def test_a_big_plan_never_needs_more_lines_than_there_are(width: int, height: in
     if height > 10 and width > 50:
         assert "✘ step-0389" in "\n".join(shown)
         assert "● step-0019" in "\n".join(shown)
-        assert shown[-3].strip() == "360 done · 20 running · 20 failed · 600 to come"[: width - 3]
+        assert shown[-3].strip() == "360 done · 20 running · 20 failed · 600 pending"[: width - 3]
 
 
 def test_a_run_whose_plan_is_not_known_shows_what_its_events_name() -> None:
@@ -209,7 +207,12 @@ def test_a_run_whose_plan_is_not_known_shows_what_its_events_name() -> None:
 
 
 def test_times_that_tick() -> None:
-    assert [ticking(seconds) for seconds in (0, 59.94, 61, 3661)] == ["0.0 s", "59.9 s", "1:01 min", "1:01:01 h"]
+    assert [format_running_time(seconds) for seconds in (0, 59.94, 61, 3661)] == [
+        "0.0 s",
+        "59.9 s",
+        "1:01 min",
+        "1:01:01 h",
+    ]
 
 
 def test_painting_over_leaves_what_was_painted_last(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,10 +231,10 @@ def test_painting_over_leaves_what_was_painted_last(capsys: pytest.CaptureFixtur
 
 def test_a_step_that_waits_for_a_worker_says_so(told: Told) -> None:
     told("StepScheduled", "extract", queue="gpu")
-    assert line_of(told.shown(), "extract").endswith("waits for a worker of gpu")
+    assert line_of(told.shown(), "extract").endswith("waits for a worker on queue gpu")
     told("StepStarted", "extract", worker="token/w1")
     assert "waits" not in line_of(told.shown(), "extract")
-    assert told.words() == ["step extract waits for a worker of gpu", "step extract started at token/w1"]
+    assert told.words() == ["step extract waits for a worker on queue gpu", "step extract started on token/w1"]
 
 
 def test_only_lines_that_changed_are_painted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,15 +251,15 @@ def test_every_event_type_has_words(told: Told) -> None:
         fields = json.loads(line)
         fields |= {"runSeq": number, "persistedAt": fields["emittedAt"], "hash": "00"}
         record = msgspec.json.decode(json.dumps(fields), type=rw.RunEventRecord)
-        assert record.event_type not in Narrator(None).line(record)
-        assert "\n" not in Narrator(None).line(record)
+        assert record.event_type not in EventFormatter(None).line(record)
+        assert "\n" not in EventFormatter(None).line(record)
 
 
 def test_commands_to_type_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RUNWRIGHT_STORE", raising=False)
-    assert Commands(Session(None, as_json=False), "r").retry("s") == "runwright retry r s"
-    named = Commands(Session("sqlite:///x y.db", as_json=False), "a 'b'")
+    assert CommandHints(Session(None, as_json=False), "r").retry("s") == "runwright retry r s"
+    named = CommandHints(Session("sqlite:///x y.db", as_json=False), "a 'b'")
     assert named.rerun == "runwright rerun 'a '\"'\"'b'\"'\"'' --store 'sqlite:///x y.db'"
 
 
@@ -293,5 +296,5 @@ def test_no_color_means_none(tmp_path: Path) -> None:
 )
 def test_a_time_is_cut_off_alike_wherever_it_is_shown(millis: float, shown: str) -> None:
     start = 1_700_000_000_000_000
-    assert duration(millis) == shown
-    assert between(from_micros(start), from_micros(start + int(millis * 1000))) == shown
+    assert format_duration(millis) == shown
+    assert format_elapsed(from_micros(start), from_micros(start + int(millis * 1000))) == shown

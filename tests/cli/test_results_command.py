@@ -43,21 +43,21 @@ def test_results_are_printed_and_pruned(folder: Path) -> None:
     gone = runwright(folder, "results", "get", "r", address)
     assert gone.returncode == 2
     assert "REFERENCE_NOT_AVAILABLE" in gone.stderr
-    assert "kept for the workflow only" in gone.stderr
+    assert "stored for the workflow only" in gone.stderr
     assert json.loads(runwright(folder, "results", "prune", "--json").stdout) == {"deleted": {"local": 0}}
 
 
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
-        ("[results]\nstore = 's3'", "say where 's3' is in [results.s3]"),
-        ("[results.s3]\nurl = 'gs://x'", "[results.s3] url is s3://bucket/prefix"),
-        ("[results.nats_object]\nbucket = 'b'", "[results.nats_object] has no url"),
+        ("[results]\nstore = 's3'", "Configure 's3' in [results.s3]"),
+        ("[results.s3]\nurl = 'gs://x'", "[results.s3] url must be s3://bucket/prefix"),
+        ("[results.nats_object]\nbucket = 'b'", "[results.nats_object] requires url"),
         (
             "[results.nats]\nurl = 'nats://x'",
-            "[results] has no 'nats'. It has store, local, s3, nats_object, postgres.",
+            "Unknown field 'nats' in [results]. Allowed: store, local, s3, nats_object, postgres.",
         ),
-        ("[results.local]\nfolder = 3", "[results.local] folder is text"),
+        ("[results.local]\nfolder = 3", "[results.local] folder must be a non-empty string"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(folder: Path, toml: str, sentence: str) -> None:
@@ -78,4 +78,4 @@ def test_every_store_that_cannot_be_tidied_is_named_and_the_others_are(
     pruned = runwright(folder, "results", "prune")
     assert (pruned.returncode, pruned.stdout) == (3, "local: 1 deleted\n"), pruned.stderr
     for name in ("nats_object", "s3"):
-        assert f"The store '{name}' for results does not answer" in pruned.stderr
+        assert f"Result store '{name}' is unavailable" in pruned.stderr

@@ -14,9 +14,9 @@ import pytest
 from test_commands import Shell, parsed
 
 import runwright as rw
-from runwright.cli.params import read_params
+from runwright.cli.commands.run import parse_params
 from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata
-from runwright.plans.load import load_plan
+from runwright.plans.loader import load_plan
 from runwright.tools.registry import all_tools
 
 HELLO = """
@@ -101,7 +101,7 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> None:
 def test_the_three_line_plan_runs_and_is_told_line_by_line(project: Project) -> None:
     told = project("run", project.plan(HELLO), "--run-id", "r1").splitlines()
     assert [line[25:] for line in told[:3]] == [
-        "run r1 of plan hello was asked for",
+        "run r1 of plan hello queued",
         "run r1 started",
         "step greet started",
     ]
@@ -206,7 +206,7 @@ def test_parameters_of_another_kind_are_refused(given: str, said: str) -> None:
         steps=(),
     )
     with pytest.raises(rw.RunwrightError, match=said):
-        read_params(plan, [given])
+        parse_params(plan, [given])
 
 
 def test_a_killed_run_goes_on_where_its_log_says(project: Project) -> None:
@@ -230,14 +230,14 @@ def test_a_workload_may_be_given_more_than_it_has(given: str, value: object) -> 
     loaded = load_plan(
         "apiVersion: noetl.io/v10\nkind: Playbook\nmetadata: {name: p}\nworkload: {x: 1}\n"
         "workflow: [{step: a, tool: {kind: noop}}]",
-        kinds=all_tools(),
+        tools=all_tools(),
     )
-    assert read_params(loaded.plan, [given]) == {"ids": value}
+    assert parse_params(loaded.plan, [given]) == {"ids": value}
 
 
 def test_recover_takes_over_what_was_left_and_says_when_there_is_nothing(project: Project) -> None:
     project("run", project.plan(HELLO))
-    assert project("recover").startswith("Nothing to take over")
+    assert project("recover").startswith("Nothing to recover")
     project.plan(SLOW)
     processes = [project.start("run", "plan.yaml", "--run-id", name) for name in ("r1", "r2")]
     until(lambda: project.lines_of("out.txt").count("b") == 2)
@@ -264,7 +264,7 @@ def test_recover_does_not_wait_for_what_is_paused(project: Project) -> None:
     assert parsed(project("list", "--json"))[0]["substatus"] == "RECOVERING"
     project.let_go()
     told = project("recover")
-    assert "is PAUSED, and rests" in told
+    assert "is PAUSED and waits to be resumed" in told
     assert "runwright resume r1" in told
     assert [(row["status"], row.get("substatus")) for row in parsed(project("list", "--json"))] == [("PAUSED", None)]
 
@@ -276,10 +276,10 @@ def test_a_run_driven_elsewhere_is_watched_and_taken_over_if_its_process_dies(pr
     watcher = project.start("watch", "r1")
     assert second.stdout is not None
     assert second.stdout.readline().startswith(b"Run r1 is RUNNING")
-    assert b"Another process drives this run" in second.stdout.readline()
+    assert b"Another process is driving this run" in second.stdout.readline()
     first.kill()
     first.communicate()
-    assert b"has taken it over" in second.stdout.readline()
+    assert b"has recovered it" in second.stdout.readline()
     project.let_go()
     assert b"COMPLETED" in second.communicate(timeout=20)[0]
     assert b"COMPLETED" in watcher.communicate(timeout=20)[0]
@@ -313,7 +313,7 @@ def test_detach_returns_once_the_run_is_there_and_leaves_a_driver(project: Proje
     assert project("watch", started["runId"]).splitlines()[-1].startswith("COMPLETED  hello")
     project("run", "other.yaml", "--detach", "--store", "memory://", exits=2)
     project("run", "other.yaml", "--detach", "--param", "x=1", exits=2)
-    assert "no parameter 'x'" in project.stderr
+    assert "Unknown parameter 'x'" in project.stderr
 
 
 def test_rerun_carries_over_what_succeeded(project: Project) -> None:
@@ -323,7 +323,7 @@ def test_rerun_carries_over_what_succeeded(project: Project) -> None:
     project("run", "plan.yaml", "--run-id", "r1", exits=1)
     (project.folder / "ok").touch()
     told = project("rerun", "r1", "--run-id", "r2")
-    assert told.startswith("Run r2, made from r1.\n")
+    assert told.startswith("Run r2, rerun of r1.\n")
     assert "step a skipped: CARRIED_OVER" in told
     assert project.lines_of("out.txt") == ["a", "b", "b"]
     assert project.snapshot("r2")["originRunId"] == "r1"

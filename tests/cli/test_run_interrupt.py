@@ -25,11 +25,11 @@ def test_ctrl_c_asks_and_pauses_resumes_or_cancels(project: Project) -> None:
     terminal.type("typed into the picture\n\x03")
     terminal.wait_for("[p]ause", "[c]ancel", "[l]eave it")
     terminal.type("p")
-    terminal.wait_for("PAUSED DRAINING", "go on: runwright resume r1")
+    terminal.wait_for("PAUSED DRAINING", "resume: runwright resume r1")
     terminal.type("\x03")
     terminal.wait_for("[r]esume")
     terminal.type("x")  # no answer: go on as before
-    terminal.wait_for("go on: runwright resume r1")
+    terminal.wait_for("resume: runwright resume r1")
     terminal.type("\x03")
     terminal.wait_for("[r]esume")
     terminal.type("r")

@@ -89,7 +89,7 @@ def test_a_run_is_started_steered_and_finished(desk: Desk) -> None:
     while not (shown := desk.json("show", "steered")).get("substatus"):
         pass
     assert shown["substatus"] == "WAITING_APPROVAL"
-    assert "the step goes on" in desk("approve", "steered")
+    assert "the step continues" in desk("approve", "steered")
     while desk.json("show", "steered").get("substatus") != "embedded/WAITING_OPERATOR":
         pass
     (desk.folder / "go").touch()
@@ -176,7 +176,7 @@ def test_looking(desk: Desk) -> None:
     assert desk.json("verify", "--anchor", "anchor.json")["ok"] is True
     names = {fact["name"]: fact["state"] for fact in desk.json("doctor")}
     assert names["ready"] == names["you are"] == names["store"] == "ok"
-    assert "by itself" in desk.run("recover").stderr
+    assert "recover abandoned runs automatically" in desk.run("recover").stderr
 
 
 def test_events_in_and_out(desk: Desk) -> None:

@@ -34,13 +34,13 @@ def test_a_run_that_waits_for_an_operator_is_retried_and_skipped(project: Projec
     driver = project.start("run", project.plan(WAITS), "--run-id", "r1")
     assert driver.stdout is not None
     told = b""
-    while told.count(b"do without:") < 2:
+    while told.count(b"  skip:   ") < 2:
         told += driver.stdout.readline()
     assert b"FAILED step gate  EXIT_STATUS exit code 4: it is shut\n  | it is shut\n" in told
-    assert b"  try again:   runwright retry r1 gate\n" in told
+    assert b"  retry:  runwright retry r1 gate\n" in told
     (project.folder / "open").touch()
     said = project("retry", "r1", "gate")
-    assert said == "ACCEPTED RETRY_STEP: the step is tried again. The run is RUNNING.\n" or "1 step(s) failed" in said
+    assert said == "ACCEPTED RETRY_STEP: the step is retried. The run is RUNNING.\n" or "1 step(s) failed" in said
     update = ("--payload", '{"params": {"word": "second"}}')
     project("signal", "r1", "update_params", *update, exits=2)
     assert project.stderr.startswith("AUTHZ_REASON_REQUIRED")
@@ -59,13 +59,13 @@ def test_pause_resume_and_cancel_of_a_run_in_another_process(project: Project) -
     driver = project.start("run", project.plan(SLOW), "--run-id", "r1")
     until(lambda: project.lines_of("out.txt") == ["a", "b"])
     assert project("pause", "r1", "--reason", "coffee").startswith(
-        "ACCEPTED PAUSE: nothing new starts. The run is PAUSED."
+        "ACCEPTED PAUSE: no new steps start. The run is PAUSED."
     )
     project.let_go()
     until(lambda: project.snapshot("r1").get("substatus") is None)
     assert project.lines_of("out.txt") == ["a", "b"]
     assert project("cancel", "@last") == "ACCEPTED CANCEL: the run has ended. The run is CANCELLED.\n"
-    assert b"  go on:  runwright resume r1\n" in driver.communicate(timeout=20)[0]
+    assert b"  resume:  runwright resume r1\n" in driver.communicate(timeout=20)[0]
     assert driver.returncode == 1
     project("resume", "r1", exits=2)
     assert project.stderr.startswith("RUN_TERMINAL")
@@ -81,15 +81,17 @@ def test_a_run_that_nobody_drives_is_steered_and_says_how_to_go_on(project: Proj
     mine = str(uuid.uuid4())
     said = project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines()
     assert said[0].startswith("ACCEPTED PAUSE")
-    way_on = "Resume it with: runwright resume r1  and go on with: runwright recover"
-    assert said[1] == f"Nobody drives this run now. {way_on}"
+    way_on = "Resume it with: runwright resume r1  then continue with: runwright recover"
+    assert said[1] == f"No process is driving this run. {way_on}"
     assert project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines() == said  # decided once
     resumed = project("resume", "r1").splitlines()
-    assert resumed[1] == "Nobody drives this run now. Go on with: runwright run --run-id r1  (or runwright recover)"
+    assert (
+        resumed[1] == "No process is driving this run. Continue with: runwright run --run-id r1  (or runwright recover)"
+    )
     project("signal", "r1", "EMERGENCY_STOP", "--reason", "smoke")
     assert project.snapshot("r1")["status"] == "CANCELLED"
     made = project("signal", "r1", "RETRY_RUN").splitlines()
-    assert made[1].startswith("It is due; go on with: runwright run --run-id ")
+    assert made[1].startswith("Continue with: runwright run --run-id ")
     assert project.snapshot()["originRunId"] == "r1"
 
 

@@ -80,7 +80,7 @@ async def test_a_duplicate_with_another_payload_is_counted_and_the_first_stays(
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "ONE"})])
         (receipt,) = await log.append([event("StepFailed", "a", error={"code": "TWO"})])
         assert receipt.status == "duplicate"
-        assert log.tally.payload_mismatches == 1
+        assert log.counters.payload_mismatches == 1
         (step,) = (await log.snapshot("run-1")).steps
         assert step.error is not None
         assert step.error.code == "ONE"

@@ -8,23 +8,23 @@ from collections.abc import Callable
 import pytest
 
 import runwright as rw
-from runwright.control.access import Actor
-from runwright.control.audit import Audit, AuditFilter
-from runwright.control.operations import local_actor
-from runwright.control.requests import request_key, run_of_request
-from runwright.control.tokens import Tokens
+from runwright.auth.audit import Audit, AuditFilter
+from runwright.auth.roles import Actor
+from runwright.auth.tokens import Tokens
+from runwright.control.idempotency import request_key, run_of_request
+from runwright.control.run_scope import local_actor
 
 MakeLog = Callable[..., rw.RunLog]
 
 
 async def test_a_token_is_known_by_its_text_alone(make_log: MakeLog) -> None:
     async with make_log() as log:
-        tokens = Tokens(log.desk, log.clock)
-        assert not await tokens.any()
+        tokens = Tokens(log.side_tables, log.clock)
+        assert not await tokens.has_any()
         made, text = await tokens.create("jane", by=local_actor(), tenant_id="acme", roles=["Admin", "Viewer"])
-        assert await Tokens(log.desk, log.clock).verify(text) == made
+        assert await Tokens(log.side_tables, log.clock).verify(text) == made
         assert (made.roles, made.tenant_id) == (("Viewer", "Admin"), "acme")
-        assert await Tokens(log.desk, log.clock).any()
+        assert await Tokens(log.side_tables, log.clock).has_any()
         assert [token.token_id for token in await tokens.list("acme")] == [made.token_id]
         assert await tokens.list("other") == []
         await tokens.revoke(made.token_id, by=local_actor())
@@ -38,7 +38,7 @@ async def test_a_token_is_known_by_its_text_alone(make_log: MakeLog) -> None:
 
 async def test_nobody_hands_out_more_than_they_have(make_log: MakeLog) -> None:
     async with make_log() as log:
-        tokens = Tokens(log.desk, log.clock)
+        tokens = Tokens(log.side_tables, log.clock)
         weak = Actor("x", ("Engineer",))
         for roles in (["Admin"], ["System"]):
             with pytest.raises(rw.RunwrightError) as caught:
@@ -55,13 +55,13 @@ async def test_nobody_hands_out_more_than_they_have(make_log: MakeLog) -> None:
 
 async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) -> None:
     async with make_log() as log:
-        audit = Audit(log.desk, log.clock)
+        audit = Audit(log.side_tables, log.clock)
         actor = Actor("jane", ("Viewer",), source_ip="192.0.2.1")
         for _ in range(5):
-            audit.looked(actor, "runs.read", tenant_id="acme", run_id="r")
-        audit.denied(actor, "runs.start", "AUTHZ_DENIED", tenant_id="acme")
+            audit.count_read(actor, "runs.read", tenant_id="acme", run_id="r")
+        audit.count_denial(actor, "runs.start", "AUTHZ_DENIED", tenant_id="acme")
         for _ in range(2):
-            await audit.acted(actor, "runs.signal", tenant_id="acme", run_id="r", signalType="PAUSE")
+            await audit.record_action(actor, "runs.signal", tenant_id="acme", run_id="r", signalType="PAUSE")
         page = await audit.list(AuditFilter(tenant_id="acme"))
         assert sorted((each.action, each.outcome, each.count) for each in page.entries) == [
             ("runs.read", "GRANTED", 5),
@@ -77,12 +77,12 @@ async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) 
 
 async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: MakeLog) -> None:
     async with make_log() as log:
-        audit = Audit(log.desk, log.clock)
+        audit = Audit(log.side_tables, log.clock)
         actor = Actor("jane", ())
         for number in range(12_000):
-            audit.denied(actor, "runs.read", "RUN_NOT_FOUND", run_id=f"guess-{number}")
+            audit.count_denial(actor, "runs.read", "RUN_NOT_FOUND", run_id=f"guess-{number}")
         await audit.flush()
-        rows = await log.desk.read("count_audit")
+        rows = await log.side_tables.read("count_audit")
         assert rows[0][0] <= 5001
         page = await audit.list(AuditFilter(actor_id="(many)"))
         assert page.entries[0].count == 7000
@@ -91,11 +91,11 @@ async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: M
 async def test_a_request_is_one_run_whoever_asks_first(make_log: MakeLog) -> None:
     async with make_log() as log:
         request = ("t", "p", "e", "plan", "1", "order-1")
-        found = await asyncio.gather(*(run_of_request(log.desk, request, f"run-{n}") for n in range(10)))
+        found = await asyncio.gather(*(run_of_request(log.side_tables, request, f"run-{n}") for n in range(10)))
         assert len(set(found)) == 1
-        assert await run_of_request(log.desk, request, None) == found[0]
-        other = await run_of_request(log.desk, (*request[:5], "order-2"), None)
-        assert other == await run_of_request(log.desk, (*request[:5], "order-2"), None) != found[0]
+        assert await run_of_request(log.side_tables, request, None) == found[0]
+        other = await run_of_request(log.side_tables, (*request[:5], "order-2"), None)
+        assert other == await run_of_request(log.side_tables, (*request[:5], "order-2"), None) != found[0]
         with pytest.raises(rw.RunwrightError):
-            await run_of_request(log.desk, (*request[:5], "a|b"), None)
+            await run_of_request(log.side_tables, (*request[:5], "a|b"), None)
         assert request_key(request) == "dddacb29814b3c75d6c8badccc5a798cc89863c1c4670d105b360fdf8ccd5601"

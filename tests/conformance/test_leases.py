@@ -143,12 +143,12 @@ async def test_signals_can_be_seen_coming_without_reading_the_rest(make_log: Mak
     async with make_log() as log:
         await log.append([*event.started(), event("SignalAccepted", "signal/before")])
         cursor = await log.end_cursor()
-        assert await log.signalled(cursor) == ([], cursor)
+        assert await log.runs_signalled_since(cursor) == ([], cursor)
         await log.append([event("StepStarted", "a"), event("SignalAccepted", "signal/after")])
-        runs, cursor = await log.signalled(cursor)
+        runs, cursor = await log.runs_signalled_since(cursor)
         assert runs == ["run-1"]
         await log.append([event("StepCompleted", "a")])
-        assert (await log.signalled(cursor))[0] == []
+        assert (await log.runs_signalled_since(cursor))[0] == []
 
 
 async def test_an_event_is_found_by_what_it_is_about(make_log: MakeLog, event: History) -> None:
@@ -164,11 +164,11 @@ async def test_a_plan_is_kept_under_its_hash(make_log: MakeLog) -> None:
     body = b'{"steps":[]}'
     digest = sha256(body).hexdigest()
     async with make_log() as log:
-        await log.keep_plan(digest, body)
-        await log.keep_plan(digest, body)
+        await log.store_plan(digest, body)
+        await log.store_plan(digest, body)
         assert await log.plan(digest) == body
         with pytest.raises(rw.RunwrightError, match="PLAN_NOT_FOUND"):
             await log.plan("0" * 64)
-        await log.keep_plan("1" * 64, body)
+        await log.store_plan("1" * 64, body)
         with pytest.raises(rw.RunwrightError, match="PLAN_INTEGRITY_VALIDATION_FAILED"):
             await log.plan("1" * 64)

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import runwright as rw
 from conftest import History
 from runwright.log.anchor import compare, make_anchor
-from runwright.log.transfer import Importer
+from runwright.log.export_import import Importer
 
 MakeLog = Callable[..., rw.RunLog]
 
@@ -130,7 +130,7 @@ async def test_where_the_engine_counts_no_attempts_the_attempt_is_one(make_log: 
     context = {"tenantId": "t", "projectId": "p", "environmentId": "e", "planId": "p", "planVersion": "1"}
     async with make_log() as log:
         await log.append([event("RunQueued")])
-        await Importer(log).take([msgspec.json.encode({**old, "context": context})])
+        await Importer(log).import_lines([msgspec.json.encode({**old, "context": context})])
         for run_id in ("run-1", "old"):
             assert [record.engine_attempt_id for record in await log.read(run_id)] == [1]
 
@@ -529,7 +529,7 @@ async def test_the_names_of_rfc_002_are_understood_on_import_only(make_log: Make
         await log.append([event("RunQueued"), event("RUN_STARTED")])
         assert [record.event_type for record in await log.read("run-1")] == ["RunQueued", "RUN_STARTED"]
         assert (await log.snapshot("run-1")).status == "PENDING"  # to the log it is a type that nobody knows
-        assert {outcome.status for outcome in await Importer(log).take(lines)} == {"appended"}
+        assert {outcome.status for outcome in await Importer(log).import_lines(lines)} == {"appended"}
         assert [record.event_type for record in await log.read("old")] == list(RFC_002.values())
         assert (await log.snapshot("old")).status == "COMPLETED"
 

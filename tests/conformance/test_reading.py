@@ -75,7 +75,7 @@ async def test_followers_see_events_as_they_come(make_log: MakeLog, event: Histo
 
 async def test_waiting_for_news_ends_when_there_is_some(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        waiting = asyncio.create_task(log.wait_for_news(timeout=10))
+        waiting = asyncio.create_task(log.wait_for_events(timeout=10))
         await asyncio.sleep(0.05)
         await log.append(event.started())
         assert await waiting is True
@@ -171,7 +171,7 @@ async def test_a_run_is_named_by_id_by_unique_prefix_or_as_the_last(make_log: Ma
 async def test_each_run_is_read_as_itself_however_many_there_are(
     make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runwright.log.base.RUNS_KNOWN", 2)  # fewer than there are here
+    monkeypatch.setattr("runwright.log.run_log.MAX_CACHED_RUNS", 2)  # fewer than there are here
     async with make_log() as log, make_log() as other:
         for number in range(5):
             events = History(f"run-{number}", plan_id=f"plan-{number}")

@@ -13,7 +13,7 @@ import pytest
 import runwright.contract.schemas as schemas
 from conftest import History
 from runwright.contract.catalog import CATALOG, Level
-from runwright.log.open import open_log
+from runwright.log.factory import open_log
 
 FOLDER = Path(schemas.__file__).parent / "json_schemas"
 

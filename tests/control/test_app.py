@@ -13,7 +13,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import held, python
-from runwright.runtimes.engine import EngineSettings
+from runwright.runtimes.settings import EngineSettings
 
 PLAN: dict[str, Any] = {
     "plan": "p",

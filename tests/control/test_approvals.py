@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine_kit import ended, engine, event, run, statuses, step_of, until
-from runwright.control.access import Actor
+from runwright.auth.roles import Actor
 from runwright.control.operations import Operations
 
 ASKS: dict[str, Any] = {
@@ -125,7 +125,7 @@ async def test_a_denied_step_that_had_not_begun_is_asked_about_again_when_it_is_
     ("payload", "words"),
     [
         ({}, "asks for 'share'"),
-        ({"answer": {"share": "many"}}, "whole number"),
+        ({"answer": {"share": "many"}}, "an integer"),
         ({"answer": {"share": 1, "colour": "red"}}, "no field 'colour'"),
         ({"stepId": "build", "answer": {"share": 1}}, "does not wait"),
     ],
@@ -227,7 +227,7 @@ async def test_a_run_that_waits_is_approved_from_another_process_and_goes_on(dur
         assert decision.engine_result == "APPROVED"
         assert ("StepCompleted", "ok") in await _order(operations, run_id)
         assert not [step for name, step in await _order(operations, run_id) if (name, step) == ("StepStarted", "ship")]
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         assert (await ended(operations, run_id)).status == "COMPLETED"
         assert ("ApprovalGranted", "ok") in await _order(operations, run_id)
 
@@ -241,7 +241,7 @@ async def test_a_run_is_not_put_to_rest_while_an_end_waits_for_its_output(file_s
     async with engine(file_store, park_after=0.0) as operations:
         loop, logs = asyncio.get_running_loop(), operations.engine.step_logs
         held: list[Callable[[], None]] = []
-        logs.settle = held.append  # type: ignore[method-assign]
+        logs.when_stored = held.append  # type: ignore[method-assign]
         run_id = await begin(operations, {"plan": "p", "order": "graph", "steps": steps})
 
         async def has_ended() -> bool:

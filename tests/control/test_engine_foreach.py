@@ -265,7 +265,7 @@ async def test_a_list_that_is_gone_fails_the_step_and_not_the_engine(store: str,
     shutil.rmtree(tmp_path / "results")
     go.touch()
     async with engine(store) as operations:
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         snapshot = await ended(operations, run_id)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
@@ -287,7 +287,7 @@ async def test_a_loop_goes_on_where_it_was_when_its_process_died(
         await event(operations, run_id, "LoopIterationStarted", "each[2]")
     go.touch()
     async with engine(durable_url) as operations:
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         snapshot = await ended(operations, run_id)
         assert await operations.result(run_id, "each") == [0, 1, 2, 3]
         done = await event(operations, run_id, "LoopIterationDone", "each[2]")

@@ -13,9 +13,9 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, only, run, story
-from runwright.control.operations import Place
-from runwright.log.judge import Fence
-from runwright.log.open import new_event
+from runwright.control.run_scope import RunScope
+from runwright.log.append.authority import Fence
+from runwright.log.builders import new_event
 
 SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
 WAITS = {"plan": "p", "params": {"x": ""}, "steps": [{"id": "w", "wait": "100s"}, {"id": "a", "noop": {}}]}
@@ -31,7 +31,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: str | None = None, **ref: str) -> None:
     """A started run whose process is gone, with this plan."""
     digest = digest or sha256(body).hexdigest()
-    await log.keep_plan(digest, body)
+    await log.store_plan(digest, body)
     lease = await log.acquire_lease(f"gone-{run_id}", 5.0, None)
     made = rw.new_run(run_id, "p", "1")
     reference = {
@@ -70,14 +70,14 @@ async def test_a_reference_of_an_unknown_version_or_to_another_plan_is_refused(s
     async with engine(store) as operations:
         await left_behind(operations.log, "r", **ref)
         with pytest.raises(rw.RunwrightError):
-            await operations.take_up("r")
+            await operations.resume("r")
 
 
 async def test_a_damaged_plan_raises_a_p1_alert_and_the_run_is_not_claimed(store: str) -> None:
     async with engine(store) as operations:
         await left_behind(operations.log, "r", digest="1" * 64)
         with pytest.raises(rw.RunwrightError):
-            await operations.take_up("r")
+            await operations.resume("r")
         await asyncio.sleep(0.2)
         found = [(alert.code, alert.severity) for alert in await operations.log.alerts("r")]
         assert (await operations.log.find_run("r")).owner == "gone-r", "nobody claimed it"
@@ -91,15 +91,15 @@ async def test_a_run_of_another_engine_is_not_seized(store: str, act: str) -> No
         other = rw.new_run("foreign", "q", "1")
         await operations.log.append([new_event("RunQueued", other), new_event("RunStarted", other)])
         with pytest.raises(rw.RunwrightError):
-            await (operations.signal("foreign", "CANCEL") if act == "signal" else operations.take_up("foreign"))
+            await (operations.signal("foreign", "CANCEL") if act == "signal" else operations.resume("foreign"))
         await operations.log.append([new_event("StepStarted", other, step_id="s")])  # RUN_OWNED
 
 
 async def test_a_start_does_not_hand_out_another_tenants_run(store: str) -> None:
     async with engine(store) as operations:
-        await operations.start(operations.load(SMALL), run_id="r", place=Place("acme"))
+        await operations.start(operations.load(SMALL), run_id="r", place=RunScope("acme"))
         with pytest.raises(rw.RunwrightError):
-            await operations.start(operations.load(SMALL), run_id="r", place=Place("other"))
+            await operations.start(operations.load(SMALL), run_id="r", place=RunScope("other"))
 
 
 async def test_one_signal_has_one_decision_however_many_send_it_at_once(store: str) -> None:

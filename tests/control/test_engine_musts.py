@@ -18,12 +18,13 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, once, only, python, reasons, run, statuses, story
-from runwright.contract.engine import SignalRequest
-from runwright.control.access import Actor
-from runwright.control.operations import Operations, Place
-from runwright.control.signals import RULES, Refused, authorize, check_request
-from runwright.log.prepare import Prepared
-from runwright.runtimes.engine import EngineSettings
+from runwright.auth.roles import Actor
+from runwright.contract.workflow_engine import SignalRequest
+from runwright.control.operations import Operations
+from runwright.control.run_scope import RunScope
+from runwright.control.signal_rules import RULES, Refused, authorize, check_request
+from runwright.log.append.prepare import PreparedEvent
+from runwright.runtimes.settings import EngineSettings
 
 SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
 
@@ -114,10 +115,10 @@ async def test_a_plan_that_is_not_what_its_reference_says_is_not_run(store_url: 
     reference = {"uri": f"plan:sha256:{approved}", "sha256": approved, "schemaVersion": "v1.0", "planId": "p"}
     made = history("run-1", "p", "1")
     async with engine(store_url) as operations:
-        await operations.log.keep_plan(approved, body.encode())
+        await operations.log.store_plan(approved, body.encode())
         await operations.log.append([made("RunQueued"), made("RunStarted", planRef={**reference, "planVersion": "1"})])
         with pytest.raises(rw.RunwrightError) as caught:
-            await operations.take_up("run-1")
+            await operations.resume("run-1")
         assert caught.value.code == "PLAN_INTEGRITY_VALIDATION_FAILED"
         assert approved in caught.value.detail and found in caught.value.detail
         assert not operations.engine.is_driven("run-1")
@@ -137,7 +138,7 @@ async def test_every_event_of_a_run_says_whose_it_is_also_where_the_caller_did_n
         "steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}],
     }
     async with engine(store_url) as operations:
-        run_id = await operations.start(operations.load(plan), place=Place("acme"))
+        run_id = await operations.start(operations.load(plan), place=RunScope("acme"))
         await event(operations, run_id, "StepStarted", "a")
         refused = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
         decision = await operations.signal(run_id, "CANCEL")
@@ -189,9 +190,9 @@ async def test_taking_over_a_run_with_nothing_at_work_is_no_new_attempt(durable_
     assert {record.engine_attempt_id for record in records} == {1}
 
 
-def renamed(events: list[Prepared]) -> list[Prepared]:
+def renamed(events: list[PreparedEvent]) -> list[PreparedEvent]:
     """The same events under other ids, as a producer sends them that has lost its registry."""
-    found: list[Prepared] = []
+    found: list[PreparedEvent] = []
     for made in events:
         other = uuid.uuid4()
         stored = msgspec.structs.replace(made.stored, event_id=other.bytes)
@@ -206,9 +207,9 @@ async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_
     offered: dict[tuple[str, str | None], set[str]] = {}
     tried: set[tuple[str, str | None]] = set()
     async with engine(store) as operations:
-        real = operations.log.append_own
+        real = operations.log.append_prepared
 
-        async def offer(events: list[Prepared], **more: Any) -> list[rw.Receipt]:
+        async def offer(events: list[PreparedEvent], **more: Any) -> list[rw.Receipt]:
             names = [(made.stored.event_type, made.stored.step_id) for made in events]
             for name, made in zip(names, events, strict=True):
                 offered.setdefault(name, set()).add(made.event_id)
@@ -222,7 +223,7 @@ async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_
             await real(renamed(events) if arrives == "under another id" else events, **more)
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Nobody knows.", outcome="unknown")
 
-        monkeypatch.setattr(operations.log, "append_own", offer)
+        monkeypatch.setattr(operations.log, "append_prepared", offer)
         snapshot = await run(operations, {"plan": "p", "steps": [{"id": name, "noop": {}} for name in "abc"]})
         records = await operations.log.read(snapshot.run_id)
     assert snapshot.status == "COMPLETED"
@@ -244,7 +245,7 @@ async def test_no_step_runs_before_its_start_is_durable(
     notes.touch()
     steps: list[dict[str, Any]] = [{"id": name, "python": note(notes)} for name in "abc"]
     async with engine(store) as operations:
-        for method in ("create_run", "append_own"):
+        for method in ("create_run", "append_prepared"):
             real = getattr(operations.log, method)
 
             async def slow(*args: Any, real: Any = real, **more: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine, event, held, only, python, story
-from runwright.control.access import Actor
+from runwright.auth.roles import Actor
 from runwright.control.operations import Operations
 
 PLAN: dict[str, Any] = {

@@ -193,13 +193,12 @@ async def test_a_run_that_only_waits_for_an_operator_times_out_as_well(store: st
     assert snapshot.root_cause.code == "RUN_TIMEOUT"
 
 
-async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -> None:
     """A thread cannot be stopped. Its step has failed, and what it gives back one day changes nothing."""
-    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.2)
     go = tmp_path / "go"
     step = {"id": "a", "timeout": "0.2s", "python": {"call": "engine_steps:ignore_stop", "args": {"file": str(go)}}}
     other = {"plan": "q", "steps": [{"id": "b", "python": sleep(0.01)}]}
-    async with engine(store) as operations:
+    async with engine(store, stop_grace=0.2) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
         assert (await run(operations, other)).status == "COMPLETED"  # others go on meanwhile
         snapshot = await ended(operations, run_id)
@@ -213,13 +212,12 @@ async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path, m
 
 
 async def test_an_attempt_that_was_given_up_writes_no_checkpoints_any_more(
-    store: str, monkeypatch: pytest.MonkeyPatch
+    store: str,
 ) -> None:
     """Its marks would be handed to the attempt that runs now."""
-    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.2)
     work = {"call": "engine_steps:checkpoint_in_spite_of_all", "args": {"seconds": 0.5}}
     step = {"id": "a", "timeout": "0.7s", "retry": {"maxAttempts": 2, "initial": 0}, "python": work}
-    async with engine(store) as operations:
+    async with engine(store, stop_grace=0.2) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
         await ended(operations, run_id)
         lines = await story(operations, run_id)

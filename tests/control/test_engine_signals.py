@@ -27,7 +27,7 @@ from engine_kit import (
     until,
 )
 from runwright.control.operations import Operations
-from runwright.control.signalling import Signalling
+from runwright.control.signal_service import SignalService
 
 FAIL = python("1 / 0")
 
@@ -200,15 +200,12 @@ async def has_signal(operations: Operations, run_id: str, count: int = 1) -> boo
     return len(only(await story(operations, run_id), "SignalAccepted")) >= count
 
 
-async def test_a_process_that_does_not_stop_when_asked_is_killed(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.3)
+async def test_a_process_that_does_not_stop_when_asked_is_killed(store: str, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     work = {"call": "engine_steps:ignore_sigterm", "args": {"file": str(pid)}}
     shell = f"trap '' TERM; echo $$ > {pid}-2; while true; do sleep 0.1; done"
     steps = [{"id": "a", "class": "isolation", "python": work}, {"id": "b", "shell": shell}]
-    async with engine(store) as operations:
+    async with engine(store, stop_grace=0.3) as operations:
         run_id = await begin(operations, {"order": "graph", "steps": steps}, "a", "b")
         await until(lambda: written(pid))
         await until(lambda: written(tmp_path / "pid-2"))
@@ -342,7 +339,7 @@ async def test_a_run_on_its_way_back_into_memory_is_driven(store: str) -> None:
             return run_id not in operations.engine._drivers
 
         await until(parked)
-        operations.engine.signalled(run_id)
+        operations.engine.on_signal(run_id)
         for _ in range(20):
             assert operations.engine.is_driven(run_id)
             await asyncio.sleep(0)
@@ -473,18 +470,18 @@ async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
             raise RuntimeError("killed between the new run and the note of it")
 
         signal_id = operations.log.ids.event_id()
-        original = Signalling._record
+        original = SignalService._record
 
-        async def record(self: Signalling, *arguments: Any) -> bool:
+        async def record(self: SignalService, *arguments: Any) -> bool:
             written = await original(self, *arguments)
             monkeypatch.setattr(operations.log, "append", dies)
             return written
 
-        monkeypatch.setattr(Signalling, "_record", record)
+        monkeypatch.setattr(SignalService, "_record", record)
         with pytest.raises(RuntimeError):
             await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
         monkeypatch.setattr(operations.log, "append", made)
-        monkeypatch.setattr(Signalling, "_record", original)
+        monkeypatch.setattr(SignalService, "_record", original)
         decision = await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
         runs = (await operations.log.list_runs()).runs
     assert decision.engine_result == "NEW_RUN"
@@ -647,7 +644,7 @@ async def test_a_signal_and_a_resumption_that_come_together_leave_the_run_driven
         run_id = await begin(operations, plan)
         await event(operations, run_id, "StepFailed", "a")
     async with engine(store) as operations:
-        await asyncio.gather(operations.signal(run_id, "RETRY_STEP", {"stepId": "a"}), operations.take_up(run_id))
+        await asyncio.gather(operations.signal(run_id, "RETRY_STEP", {"stepId": "a"}), operations.resume(run_id))
         assert (await ended(operations, run_id)).status == "COMPLETED"
 
 

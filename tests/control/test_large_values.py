@@ -8,7 +8,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import engine, run
-from runwright.results.values import ValueKeeper, ValuesWithLog
+from runwright.storage.values import LogValueBackend, SupportsValues
 
 BIG = {"plan": "p", "steps": [{"id": "a", "python": {"call": "engine_steps:big", "args": {"size": 70_000}}}]}
 
@@ -35,17 +35,17 @@ def keeper_url(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("uri", ["result:sha256:" + "0" * 64, "result:sha256:xyz", "file:///etc/passwd"])
 async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str, uri: str) -> None:
     async with rw.open_log(keeper_url) as log:
-        assert isinstance(log, ValueKeeper)
+        assert isinstance(log, SupportsValues)
         with pytest.raises(rw.RunwrightError) as caught:
-            await ValuesWithLog(log).get({"uri": uri}, "default")
+            await LogValueBackend(log).get({"uri": uri}, "default")
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
 @pytest.mark.slow
 async def test_a_damaged_value_is_not_given_back_and_is_healed_by_putting_it_again(postgres_url: str) -> None:
     async with rw.open_log(postgres_url) as log:
-        assert isinstance(log, ValueKeeper)
-        values = ValuesWithLog(log)
+        assert isinstance(log, SupportsValues)
+        values = LogValueBackend(log)
         await values.put(b"body", "acme")
         reference = {"uri": "result:sha256:230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5"}
         assert await values.get(reference, "acme") == b"body"

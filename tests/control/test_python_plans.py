@@ -13,7 +13,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine
-from runwright.control.planfile import read_plan_file
+from runwright.control.plan_loader import read_plan_file
 
 FLOW = """
 from __future__ import annotations

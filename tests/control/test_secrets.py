@@ -11,7 +11,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import engine, run, step_of
-from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, provider_from
+from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, create_provider
 
 VALUE = 'p4ss/w0rd"with quotes + ünïcode'
 FOR = SecretContext()
@@ -66,7 +66,9 @@ async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path:
         records = [record async for record in operations.events(snapshot.run_id)]
         kept = [bytes(record.raw_payload) for record in records]
         await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
-        kept += [bytes(row[3]) for row in await operations.log.desk.read("read_output", snapshot.run_id, 0, 1000)]
+        kept += [
+            bytes(row[3]) for row in await operations.log.side_tables.read("read_output", snapshot.run_id, 0, 1000)
+        ]
     kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     for form in forms():
         assert not any(form in data for data in kept)
@@ -170,18 +172,18 @@ async def test_the_provider_is_set_in_the_settings_file(tmp_path: Path) -> None:
 )
 def test_settings_that_name_no_provider_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(rw.RunwrightError) as caught:
-        provider_from(settings)
+        create_provider(settings)
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
 def test_masking_keeps_json_json() -> None:
     mask = Mask(["1234", 'a"b'])
     assert (
-        mask.json(b'{"pin":1234,"x":"12345","a\\"b":["a\\"b"],"n":12}')
+        mask.mask_json(b'{"pin":1234,"x":"12345","a\\"b":["a\\"b"],"n":12}')
         == b'{"pin":"***","x":"***5","***":["***"],"n":12}'
     )
-    assert mask.json(b'{"n": 1}') == b'{"n": 1}'
-    assert Mask(["-----BEGIN\nsecretline\n-----END"]).data(b"x secretline y") == b"x *** y"
+    assert mask.mask_json(b'{"n": 1}') == b'{"n": 1}'
+    assert Mask(["-----BEGIN\nsecretline\n-----END"]).mask_bytes(b"x secretline y") == b"x *** y"
 
 
 @pytest.mark.parametrize("value", ["code", "message", "retryable"])

@@ -53,10 +53,10 @@ async def test_artifact_steps_put_and_get(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("artifact", "sentence"),
     [
-        ({}, "Give `put`"),
-        ({"put": "a", "get": "b"}, "Give `put`"),
-        ({"get": "b"}, "needs `to`"),
-        ({"put": "a", "to": "b"}, "belongs to `get`"),
+        ({}, "exactly one of `put`"),
+        ({"put": "a", "get": "b"}, "exactly one of `put`"),
+        ({"get": "b"}, "requires `to`"),
+        ({"put": "a", "to": "b"}, "`to` requires `get`"),
     ],
 )
 async def test_a_wrong_artifact_step_is_refused(artifact: dict[str, Any], sentence: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import runwright as rw
 from runwright import testing
 from runwright.contract.plan import content_hash, plan_body
-from runwright.control.planfile import read_data, read_function
-from runwright.plans.write import plan_yaml
+from runwright.control.plan_loader import read_data, read_function
+from runwright.plans.writer import plan_yaml
 from runwright.tools.registry import all_tools
 
 FLOW = """
@@ -93,7 +93,7 @@ def test_its_yaml_is_the_same_plan() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("endless", "in a circle"),
+        ("endless", "Dependency cycle"),
         ("wrong", "missing a required argument: 'n'"),
     ],
 )
@@ -103,13 +103,13 @@ def test_what_cannot_be_is_said_before_anything_runs(name: str, sentence: str) -
 
 
 def test_a_value_of_the_wrong_type_is_said_before_anything_runs() -> None:
-    sentence = "Step 'inner': The parameter 'n' is a whole number"
+    sentence = "Step 'inner': Parameter 'n' must be an integer"
     with rw.open() as app, pytest.raises(rw.RunwrightError, match=sentence):
         app.start(flow("mistyped"))
 
 
 def test_a_plan_is_not_run_by_calling_it() -> None:
-    with pytest.raises(rw.RunwrightError, match="is not run by calling it"):
+    with pytest.raises(rw.RunwrightError, match="cannot be run by a call"):
         flow("inner")(1)
 
 
@@ -123,5 +123,8 @@ def test_in_a_test_the_inner_plan_is_played_or_scripted() -> None:
         assert run.wait().status == "FAILED"
         assert run.result("inner") == 7
         assert len(app.operations.engine.driven) == 0
-    with pytest.raises(rw.RunwrightError, match="the plan has no such step"), testing.open({"dubble": 5}) as app:
+    with (
+        pytest.raises(rw.RunwrightError, match="of the script not found in the plan"),
+        testing.open({"dubble": 5}) as app,
+    ):
         app.start(flow("outer"), n=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,10 @@ import pytest
 
 import runwright as rw
 from engine_kit import ended, engine
-from runwright.contract.engine import (
+from runwright.auth.roles import Actor
+from runwright.contract.plan import SCHEMA_VERSION
+from runwright.contract.refs import PlanRef
+from runwright.contract.workflow_engine import (
     ConductorRunRef,
     EmbeddedRunRef,
     EngineRunRef,
@@ -17,9 +21,6 @@ from runwright.contract.engine import (
     SignalRequest,
     TemporalRunRef,
 )
-from runwright.contract.plan import SCHEMA_VERSION
-from runwright.contract.refs import PlanRef
-from runwright.control.access import Actor
 from runwright.control.operations import Operations
 from runwright.control.workflow_engine import EmbeddedWorkflowEngine
 
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> str:
 
 async def kept(operations: Operations) -> PlanRef:
     plan = operations.load(HELD)
-    sha256, _ = await operations.engine.plans.keep(plan, "acme")
+    sha256, _ = await operations.engine.services.plans.store(plan, "acme")
     return PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, "held", "1")
 
 
@@ -60,13 +61,13 @@ async def test_a_run_is_started_asked_after_signalled_and_cancelled(store: str) 
 async def test_who_may_not_know_of_a_run_cannot_do_anything_to_it(store: str) -> None:
     async with engine(store) as operations:
         ref = await EmbeddedWorkflowEngine(operations).start_run(await kept(operations), context())
-        stranger = EmbeddedWorkflowEngine(operations.acting_as(Actor("x", ("Admin",), tenant_id="other")))
+        stranger = EmbeddedWorkflowEngine(operations.as_actor(Actor("x", ("Admin",), tenant_id="other")))
         request = SignalRequest(signal_id=operations.log.ids.event_id(), signal_type="CANCEL")
         for work in (stranger.cancel_run(ref), stranger.get_run_status(ref), stranger.signal(ref, request)):
             with pytest.raises(rw.RunwrightError) as caught:
                 await work
             assert caught.value.code == "RUN_NOT_FOUND"
-        weak = EmbeddedWorkflowEngine(operations.acting_as(Actor("x", ("Viewer",))))
+        weak = EmbeddedWorkflowEngine(operations.as_actor(Actor("x", ("Viewer",))))
         with pytest.raises(rw.RunwrightError) as caught:
             await weak.cancel_run(ref)
         assert caught.value.code == "AUTHZ_DENIED"
@@ -102,3 +103,25 @@ def test_each_provider_has_its_own_reference() -> None:
         whole = next(each for each in documents if each["provider"] == str(kind.__struct_config__.tag))
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({name: value for name, value in whole.items() if name != missing}, EngineRunRef)
+
+
+async def test_an_app_has_a_workflow_engine(store: str) -> None:
+    async with engine(store) as operations:
+        plan_ref = await kept(operations)
+    async with rw.open_async(store) as app:
+        ours = app.workflow_engine(provider="embedded")
+        ref = await ours.start_run(plan_ref, context())
+        assert (await ours.get_run_status(ref)).status == "RUNNING"
+        await ours.cancel_run(ref)
+        assert (await (await app.run("r")).wait(20)).status == "CANCELLED"
+        with pytest.raises(rw.RunwrightError) as refused:
+            await app.workflow_engine(provider="temporal").get_run_status(ref)
+        assert refused.value.code == "CAPABILITY_NOT_SUPPORTED"
+
+
+def test_a_synchronous_app_has_a_workflow_engine(store: str) -> None:
+    with rw.open(store) as app:
+        run = app.start({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
+        run.wait(20)
+        ref = EmbeddedRunRef(workflow_id=run.run_id, run_id=run.run_id)
+        assert asyncio.run(app.workflow_engine().get_run_status(ref)).status == "COMPLETED"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runwright as rw
-from runwright.core.chain import GENESIS, NO_DIGEST, StoredEvent, link, payload_digest, run_part
+from runwright.core.integrity.chain import GENESIS, NO_DIGEST, StoredEvent, encode_run_fields, link, payload_digest
 
 RUN = rw.new_run("run-1", "orders", "3", tenant_id="acme", project_id="shop", environment_id="prod")
 
@@ -140,7 +140,7 @@ def as_record(run: rw.RunIdentity, event: StoredEvent) -> rw.RunEventRecord:
 def test_any_event_is_hashed_as_the_auditor_does_it(previous: bytes, run: rw.RunIdentity, event: StoredEvent) -> None:
     if event.raw_payload == b"":
         event.raw_payload = None  # to a reader there is no payload then
-    assert link(previous, run_part(run, "strict"), event) == audited(previous, as_record(run, event))
+    assert link(previous, encode_run_fields(run, "strict"), event) == audited(previous, as_record(run, event))
 
 
 EVENT = StoredEvent(
@@ -164,7 +164,7 @@ EVENT = StoredEvent(
 
 
 def hashed(event: StoredEvent = EVENT, run: rw.RunIdentity = RUN, previous: bytes = GENESIS) -> bytes:
-    return link(previous, run_part(run, "strict"), event)
+    return link(previous, encode_run_fields(run, "strict"), event)
 
 
 @pytest.mark.parametrize(

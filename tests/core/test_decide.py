@@ -23,14 +23,13 @@ from runwright.contract.plan import (
 )
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import to_micros
-from runwright.core.decide import Decider
-from runwright.core.draft import Violation
-from runwright.core.evolve import transition
-from runwright.core.handing import hand_over
-from runwright.core.net import Net
-from runwright.core.room import Room
-from runwright.core.state import RunState
-from runwright.core.workings import Workings
+from runwright.core.decider import Decider
+from runwright.core.fold.evolve import transition
+from runwright.core.fold.execution_state import ExecutionState
+from runwright.core.fold.state import RunState
+from runwright.core.graph.plan_graph import PlanGraph
+from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.drafts import Violation
 
 BEGIN = 1_780_000_000_000_000
 BROKEN = ErrorInfo("BROKEN", "it broke", retryable=True)
@@ -39,35 +38,37 @@ BROKEN = ErrorInfo("BROKEN", "it broke", retryable=True)
 class Play:
     """A run that is decided upon, with its steps ended by hand."""
 
-    def __init__(self, *steps: Step, room: int = 100, queue: str | None = None, **plan: Any) -> None:
+    def __init__(
+        self, *steps: Step, room: int = 100, queue: str | None = None, run_id: str = "run-1", **plan: Any
+    ) -> None:
         plan = {"order": Order.SEQUENTIAL, **plan}
         self.plan = ExecutionPlan(metadata=PlanMetadata(plan_id="p"), steps=steps, **plan)
-        self.net = Net(self.plan, lambda _step: queue)
-        self.run = rw.new_run("run-1", "p", "1")
+        self.net = PlanGraph(self.plan, lambda _step: queue)
+        self.run = rw.new_run(run_id, "p", "1")
         self.now = BEGIN
         self.room = room
         self.drafts: list[Any] = []
         self.decider = self._decider()
-        self.decider.at(self.now)
-        self.decider.say("RunQueued", payload=payloads.RunQueued(params=dict(self.plan.params)))
-        self.decider.say("RunStarted", payload=payloads.RunStarted(started_at=None))
+        self.decider.set_time(self.now)
+        self.decider.emit("RunQueued", payload=payloads.RunQueued(params=dict(self.plan.params)))
+        self.decider.emit("RunStarted", payload=payloads.RunStarted(started_at=None))
 
     def _decider(self) -> Decider:
-        return Decider(self.net, RunState(detailed=True, workings=Workings(wanted=None)), self.run)
+        return Decider(self.net, RunState(detailed=True, execution=ExecutionState(mentioned_steps=None)), self.run)
 
     def decide(self, *, stopped: bool = False) -> list[str]:
-        self.decider.at(self.now)
-        self.decider.decide(Room(dict.fromkeys(StepClass, self.room)), stopped=stopped)
-        drafts, _ = self.decider.take()
+        self.decider.set_time(self.now)
+        self.decider.decide(Capacity(dict.fromkeys(StepClass, self.room)), stopped=stopped)
+        drafts, _ = self.decider.drain_drafts()
         self.drafts += drafts
         return [told(made) for made in drafts]
 
     def end(self, step: str, *, error: ErrorInfo | None = None, attempt: int = 1) -> list[str]:
-        self.decider.at(self.now)
+        self.decider.set_time(self.now)
         if error is None:
-            self.decider.say("StepCompleted", step, attempt, payloads.StepCompleted(1))
+            self.decider.emit("StepCompleted", step, attempt, payloads.StepCompleted(1))
         else:
-            self.decider.say("StepFailed", step, attempt, payloads.StepFailed(error))
+            self.decider.emit("StepFailed", step, attempt, payloads.StepFailed(error))
         return self.decide()[1:]
 
     def signal(self, kind: str, number: int = 1, **payload: Any) -> list[str]:
@@ -77,12 +78,12 @@ class Play:
     def accept(self, kind: str, number: int = 1, **payload: Any) -> None:
         signal_id = f"00000000-0000-4000-8000-{number:012}"
         decided = payloads.SignalDecided(signal_id=signal_id, signal_type=kind, payload=payload)
-        self.decider.at(self.now)
-        self.decider.say("SignalAccepted", f"signal/{signal_id}", 1, decided)
+        self.decider.set_time(self.now)
+        self.decider.emit("SignalAccepted", f"signal/{signal_id}", 1, decided)
 
     def restore(self) -> None:
         """Another process takes over: fold what was drafted."""
-        self.decider.take()
+        self.decider.drain_drafts()
         self.decider = self._decider()
         for made in self.drafts:
             assert transition(self.decider.state, made) is None
@@ -199,9 +200,9 @@ def test_only_as_many_start_as_there_is_room_for_and_in_order() -> None:
 
 def test_a_class_without_room_holds_up_no_other() -> None:
     play = graph(step("heavy", step_class=StepClass.HEAVY), step("light"))
-    play.decider.at(play.now)
-    play.decider.decide(Room({StepClass.LIGHT: 1}))
-    assert [told(made) for made in play.decider.take()[0]][2:] == ["StepStarted light"]
+    play.decider.set_time(play.now)
+    play.decider.decide(Capacity({StepClass.LIGHT: 1}))
+    assert [told(made) for made in play.decider.drain_drafts()[0]][2:] == ["StepStarted light"]
 
 
 def test_a_retry_without_room_holds_up_no_retry_of_another_class() -> None:
@@ -211,9 +212,9 @@ def test_a_retry_without_room_holds_up_no_retry_of_another_class() -> None:
     play.room = 0
     play.end("heavy", error=BROKEN)
     play.end("light", error=BROKEN)
-    play.decider.at(play.now + 1)
-    play.decider.decide(Room({StepClass.LIGHT: 1}))
-    assert [told(made) for made in play.decider.take()[0]] == ["StepStarted light #2"]
+    play.decider.set_time(play.now + 1)
+    play.decider.decide(Capacity({StepClass.LIGHT: 1}))
+    assert [told(made) for made in play.decider.drain_drafts()[0]] == ["StepStarted light #2"]
 
 
 # When something fails
@@ -286,16 +287,14 @@ def test_a_forced_retry_names_its_signal() -> None:
 
 
 def delays(policy: Retry, run_id: str = "run-1") -> list[float]:
-    play = graph(step("a", retry=policy))
-    play.run = rw.new_run(run_id, "p", "1")
-    play.decider.run = play.run
+    play = graph(step("a", retry=policy), run_id=run_id)
     play.decide()
     found: list[float] = []
     for attempt in range(1, policy.max_attempts):
         play.end("a", error=BROKEN, attempt=attempt)
-        due = play.decider.work.retry_at["a"]
+        due = play.decider.execution.retry_at["a"]
         found.append((due - play.now) / 1e6)
-        assert play.decider.next_due() in (due, None)
+        assert play.decider.scheduler.next_due() in (due, None)
         play.now = due
         assert play.decide() == [f"StepStarted a #{attempt + 1}"]
     assert play.end("a", error=BROKEN, attempt=policy.max_attempts) == ["RunFailed"]
@@ -448,10 +447,10 @@ def test_a_loop_hands_out_no_more_than_it_may_and_gathers_in_order() -> None:
         "LoopIterationStarted a[0]",
         "LoopIterationStarted a[1]",
     ]
-    play.decider.say("LoopIterationDone", "a[1]", 1, {"index": 1, "result": "second"})
+    play.decider.emit("LoopIterationDone", "a[1]", 1, {"index": 1, "result": "second"})
     assert play.decide()[1:] == ["LoopIterationStarted a[2]"]
-    play.decider.say("LoopIterationDone", "a[2]", 1, {"index": 2, "result": "third"})
-    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0, "result": "first"})
+    play.decider.emit("LoopIterationDone", "a[2]", 1, {"index": 2, "result": "third"})
+    play.decider.emit("LoopIterationDone", "a[0]", 1, {"index": 0, "result": "first"})
     assert play.decide()[2:] == ["LoopDone a", "StepCompleted a", "RunCompleted"]
     assert b'"result":["first","second","third"]' in play.drafts[-2].raw_payload
 
@@ -461,7 +460,7 @@ def test_an_iteration_that_fails_while_the_run_is_paused_keeps_its_retries() -> 
     play = graph(Step(step_id="a", kind="noop", foreach=foreach, retry=Retry(max_attempts=2, initial=0.0)))
     play.decide()
     play.signal("PAUSE")
-    play.decider.say("LoopIterationFailed", "a[0]", 1, payloads.LoopIteration(0, error=BROKEN))
+    play.decider.emit("LoopIterationFailed", "a[0]", 1, payloads.LoopIteration(0, error=BROKEN))
     play.decide()
     play.restore()
     play.now += 1000
@@ -474,7 +473,7 @@ def test_a_loop_whose_running_iterations_have_ended_is_not_draining() -> None:
     play.decider.drain_timeout = 300.0
     play.decide()
     play.signal("PAUSE")
-    play.decider.say("LoopIterationDone", "a[0]", 1, {"index": 0})
+    play.decider.emit("LoopIterationDone", "a[0]", 1, {"index": 0})
     play.decide()
     play.now += 301_000_000
     assert play.decide() == []
@@ -488,7 +487,7 @@ def test_the_guard_names_what_was_expected_and_leaves_the_state_alone() -> None:
     play.decide()
     play.end("a")
     before = play.decider.state.summary.completed_steps
-    play.decider.say("StepFailed", "a", 1, payloads.StepFailed(BROKEN))
+    play.decider.emit("StepFailed", "a", 1, payloads.StepFailed(BROKEN))
     (violation,) = play.decider.violations
     assert violation.entity == "a"
     assert violation.facts == {
@@ -497,7 +496,7 @@ def test_the_guard_names_what_was_expected_and_leaves_the_state_alone() -> None:
         "actualState": "SUCCESS",
         "attemptedEventType": "StepFailed",
     }
-    assert play.decider.take()[0] == []
+    assert play.decider.drain_drafts()[0] == []
     assert play.decider.state.summary.completed_steps == before
     assert play.end("b") == ["RunCompleted"]
 
@@ -506,7 +505,7 @@ def test_of_the_run_itself_nothing_forbidden_can_be_passed_over() -> None:
     play = graph(step("a"))
     play.decide()
     with pytest.raises(Violation) as caught:
-        play.decider.say("RunResumed")
+        play.decider.emit("RunResumed")
     assert caught.value.entity == "RUN"
 
 
@@ -592,8 +591,8 @@ def test_nothing_is_handed_to_a_worker_once_a_signal_forbids_it(kind: str) -> No
     """The signal is in the log, and the engine has not come round to it."""
     play = graph(step("a"), step("b"), queue="q")
     assert play.decide()[2:] == ["StepScheduled a", "StepScheduled b"]
-    assert hand_over(play.decider, "a", 1, "w")
+    assert play.decider.claim("a", 1, "w")
     play.accept(kind)
-    assert not hand_over(play.decider, "b", 1, "w")
+    assert not play.decider.claim("b", 1, "w")
     play.accept("EVENT", 2, name="n")
     assert "StepStarted b" not in play.decide()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from streams import RUN, Event, Opinion, streams, to_record, to_records, to_write, without_resume
 
 import runwright as rw
-from runwright.core.evolve import evolve
-from runwright.core.state import RunState
+from runwright.core.fold.evolve import evolve
+from runwright.core.fold.state import RunState
 
 # How a run gets to each of its statuses, and what each event then does (None: it may not happen).
 

@@ -13,21 +13,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runwright.contract.errors import ErrorCode
-from runwright.core.expressions import (
+from runwright.core.expressions.filters import FILTERS
+from runwright.core.expressions.predicates import TESTS
+from runwright.core.expressions.template import (
     ExpressionError,
-    any_expression,
     check,
     check_single,
+    contains_expression,
     evaluate,
-    fill,
+    evaluate_all,
     has_expression,
     is_true,
     mentioned_fields,
     mentioned_names,
     mentioned_steps,
 )
-from runwright.core.sandbox.filters import FILTERS
-from runwright.core.sandbox.tests import TESTS
 
 SCOPE: dict[str, Any] = {
     "params": {"x": 3, "day": "2026-01-01", "flag": False, "nothing": None, "names": ["b", "a", "B"], "_id": 7},
@@ -115,7 +115,7 @@ def test_mixed_text_becomes_text(text: str, value: str) -> None:
 
 def test_filling_goes_through_lists_and_mappings_and_leaves_keys_and_other_values_alone() -> None:
     value = {"{{ params.x }}": ["{{ params.x }}", {"deep": "n={{ params.x }}"}], "n": 1.5, "none": None}
-    assert fill(value, SCOPE) == {"{{ params.x }}": [3, {"deep": "n=3"}], "n": 1.5, "none": None}
+    assert evaluate_all(value, SCOPE) == {"{{ params.x }}": [3, {"deep": "n=3"}], "n": 1.5, "none": None}
 
 
 def test_what_an_expression_gives_is_not_evaluated_again() -> None:
@@ -133,7 +133,7 @@ def test_a_dot_looks_into_the_data_even_where_a_mapping_has_a_method_of_that_nam
 def test_methods_of_mappings_can_be_called_where_the_data_has_no_such_field() -> None:
     assert evaluate("{{ run.items() }}", SCOPE) == [["id", "run-1"]]
     assert evaluate("{{ run.get('other', 'none') }}", SCOPE) == "none"
-    assert "is data and cannot be called" in refusal("{{ steps.extract.result.items() }}")
+    assert "is a field and cannot be called" in refusal("{{ steps.extract.result.items() }}")
 
 
 def test_any_mapping_will_do_as_data() -> None:
@@ -149,10 +149,10 @@ def test_any_mapping_will_do_as_data() -> None:
     ("text", "sentence"),
     [
         ("{{ params.dya }}", "params has no 'dya'; did you mean 'day'?"),
-        ("{{ parms.day }}", "there is no 'parms' here; did you mean 'params'?"),
+        ("{{ parms.day }}", "unknown name 'parms'; did you mean 'params'?"),
         ("{{ params.missing.deeper }}", "params has no 'missing'"),
         ("{{ params.x.deeper }}", "params.x is a number and has no 'deeper'"),
-        ("{{ params.names[3] }}", "params.names has no item 3; it has 3"),
+        ("{{ params.names[3] }}", "params.names has no item 3; its length is 3"),
         ("{{ steps.extract.result.rows[0].nam }}", "did you mean 'name'?"),
         ("n={{ params.missing }}", "params has no 'missing'"),
         ("{{ params.missing | upper }}", "params has no 'missing'"),
@@ -160,7 +160,7 @@ def test_any_mapping_will_do_as_data() -> None:
         ("{{ params.missing.deeper is defined }}", "params has no 'missing'"),
         ("{{ params.names | map(attribute='id') }}", "has no 'id'"),
         ("{{ [] | first }}", "is empty"),
-        ("{{ 1 if params.flag }}", "needs its `else`"),
+        ("{{ 1 if params.flag }}", "`if` requires `else`"),
     ],
 )
 def test_what_is_missing_is_an_error_that_names_it(text: str, sentence: str) -> None:
@@ -252,19 +252,19 @@ def test_filters_and_tests_by_example(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{{ 'a' | uper }}", "there is no filter 'uper'; did you mean 'upper'?"),
-        ("{{ 1 is evn }}", "there is no test 'evn'; did you mean 'even'?"),
-        ("{{ [1] | map('nope') }}", "there is no filter 'nope'"),
-        ("{{ 'a' | center }}", "cannot take"),
-        ("{{ 5 | length }}", "the filter 'length' cannot take a number"),
-        ("{{ ['a'] | ident }}", "only text"),
-        ("{{ 'a\\x00b' | ident }}", "only text"),
+        ("{{ 'a' | uper }}", "unknown filter 'uper'; did you mean 'upper'?"),
+        ("{{ 1 is evn }}", "unknown test 'evn'; did you mean 'even'?"),
+        ("{{ [1] | map('nope') }}", "unknown filter 'nope'"),
+        ("{{ 'a' | center }}", "does not accept"),
+        ("{{ 5 | length }}", "filter 'length' does not accept a number"),
+        ("{{ ['a'] | ident }}", "requires non-empty text"),
+        ("{{ 'a\\x00b' | ident }}", "requires non-empty text"),
         ("{{ 'x' | int }}", "not a whole number"),
         ("{{ 'nan' | float }}", "not a finite number"),
         ("{{ '{' | fromjson }}", "not JSON"),
-        ("{{ [[1], [2]] | sort }}", "no place in an order"),
-        ("{{ 1 < 'a' }}", "have no order"),
-        ("{{ 1 / 0 }}", "divides by zero"),
+        ("{{ [[1], [2]] | sort }}", "a list cannot be sorted"),
+        ("{{ 1 < 'a' }}", "cannot be ordered"),
+        ("{{ 1 / 0 }}", "division by zero"),
         ("{{ 'abc'.format(1) }}", "text has no method 'format'"),
         ("{{ params.names.append(1) }}", "a list has no method 'append'"),
     ],
@@ -279,7 +279,7 @@ def test_wrong_use_is_told_in_a_sentence(text: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{{ a b }}", "should have ended before 'b'"),
+        ("{{ a b }}", "unexpected 'b' after the expression"),
         ("{{ }}", "no expression between the braces"),
         ("{{ a", "is not closed"),
         ("{{ 'a }}", "unexpected char"),
@@ -288,17 +288,17 @@ def test_wrong_use_is_told_in_a_sentence(text: str, sentence: str) -> None:
         ("{{- a -}}", "put a space"),
         ("{% if a %}b{% endif %}", "no {% %} blocks"),
         ("{# a comment #}", "no {# #} comments"),
-        ("{{ 'C:\\data' }}", "\\d means nothing"),
+        ("{{ 'C:\\data' }}", "unknown escape \\d"),
         ("{{ '\\ud800' }}", "surrogate"),
-        ("{{ " + "9" * 5000 + " }}", "cannot be read"),
+        ("{{ " + "9" * 5000 + " }}", "invalid number or quoted text"),
         ("{{ 1e999 }}", "not a finite number"),
-        ("{{ a(*b) }}", "star"),
+        ("{{ a(*b) }}", "unpacking arguments"),
         ("{{ lipsum() }}", "only range() and methods"),
         ("{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "nested too deeply"),
         ("{{ " + "-" * 300 + "1 }}", "nested too deeply"),
         ("{{ 1" + " + 1" * 300 + " }}", "nested too deeply"),
         ("{{ '" + "a" * 9000 + "' }}", "longer than 8,192 characters"),
-        ("{{ 1 }}" * 1500, "1000 expressions at most"),
+        ("{{ 1 }}" * 1500, "at most 1000 expressions"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_anything_runs(text: str, sentence: str) -> None:
@@ -453,12 +453,12 @@ def test_the_names_that_are_mentioned() -> None:
 def test_whether_there_is_an_expression() -> None:
     assert has_expression("a {{ b }}")
     assert not has_expression("a") and not has_expression(5) and not has_expression(["{{ b }}"])
-    assert any_expression({"a": [1, {"b": "{{ c }}"}]})
-    assert not any_expression({"{{ a }}": [1, {"b": "c"}], "d": None})
+    assert contains_expression({"a": [1, {"b": "{{ c }}"}]})
+    assert not contains_expression({"{{ a }}": [1, {"b": "c"}], "d": None})
 
 
 def test_jinja_is_not_loaded_before_the_first_expression() -> None:
-    code = "import sys, runwright.core.expressions as e; e.evaluate('a', {}); e.check('b'); sys.exit('jinja2' in sys.modules)"
+    code = "import sys, runwright.core.expressions.template as e; e.evaluate('a', {}); e.check('b'); sys.exit('jinja2' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -532,4 +532,4 @@ def test_any_text_gives_data_or_an_error(text: str) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab c", max_size=5), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner), max_leaves=10))  # fmt: skip
 def test_data_without_expressions_is_filled_with_itself(value: Any) -> None:
-    assert fill(value, {}) == value
+    assert evaluate_all(value, {}) == value

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from streams import STEPS, Event, Opinion, streams, to_write
 
 import runwright as rw
-from runwright.core.evolve import transition
-from runwright.core.state import RunState
-from runwright.log.judge import Unit
+from runwright.core.fold.evolve import transition
+from runwright.core.fold.state import RunState
+from runwright.log.append.aggregate import RunAggregate
+from runwright.log.append.authority import RunAppend
+from runwright.log.append.prepare import prepare
 from runwright.log.memory import MemoryLog
-from runwright.log.openrun import OpenRun
-from runwright.log.prepare import prepare
 
 
 class Still:
@@ -97,7 +97,7 @@ class Patient:
         if earlier is not None:
             return msgspec.structs.replace(earlier, status="duplicate", idempotent=True, persisted=False)
         if any(receipt.event_id == event.event_id for receipt in self.accepted.values()):
-            detail = f"eventId {event.event_id} already names another event of this run. Draw a new UUID v4."
+            detail = f"eventId {event.event_id} is already used by another event of this run. Generate a new UUID v4."
             return rw.Refusal("refused", "EVENT_ID_REUSED", detail)
         seq = self.state.summary.last_event_seq + 1
         fields = {name: getattr(event, name) for name in event.__struct_fields__}
@@ -136,24 +136,24 @@ class KeepingLog(MemoryLog):
 
     def __init__(self) -> None:
         super().__init__(clock=Still())
-        self._kept: dict[str, OpenRun] = {}
+        self._kept: dict[str, RunAggregate] = {}
 
-    def _open_run(self, run: object) -> OpenRun:
+    def _load_aggregate(self, run: object) -> RunAggregate:
         row = run.row  # type: ignore[attr-defined]
         if row.identity.run_id not in self._kept:
-            self._kept[row.identity.run_id] = super()._open_run(run)  # type: ignore[arg-type]
+            self._kept[row.identity.run_id] = super()._load_aggregate(run)  # type: ignore[arg-type]
         return self._kept[row.identity.run_id]
 
-    def _commit(self, open_run: OpenRun) -> None:
+    def _commit(self, open_run: RunAggregate) -> None:
         super()._commit(open_run)
         open_run.run_key = self._runs[open_run.run_id].row.run_key
-        open_run.committed()
+        open_run.mark_committed()
         self._kept[open_run.run_id] = open_run
 
     async def answer_together(self, group: list[Batch]) -> list[Outcomes]:
         """Appends of several callers, committed as one."""
-        units = [Unit("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
-        await self._intake.submit(units, self._enqueue)
+        units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
+        await self._append_queue.submit(units, self._enqueue)
         return [list(unit.results) for unit in units]
 
 
@@ -162,7 +162,7 @@ def index_limit(limit: int | None) -> Iterator[None]:
     """Let runs keep at most this many keys in memory."""
     with pytest.MonkeyPatch.context() as patch:
         if limit is not None:
-            patch.setattr("runwright.log.openrun.INDEX_LIMIT", limit)
+            patch.setattr("runwright.log.append.aggregate.INDEX_LIMIT", limit)
             patch.setattr("runwright.log.memory.INDEX_LIMIT", limit)
         yield
 

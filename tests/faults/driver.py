@@ -16,7 +16,7 @@ import time
 from workers import die_with_parent
 
 import runwright as rw
-from runwright.log.holder import this_process
+from runwright.log.leases import this_process
 
 
 class Driver:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from runwright.control.open import open_operations
+from runwright.control.bootstrap import open_operations
 
 
 async def main(store: str, plan_file: str, run_id: str) -> None:
@@ -17,7 +17,7 @@ async def main(store: str, plan_file: str, run_id: str) -> None:
         plan = operations.load(json.loads(Path(plan_file).read_text()))
         await operations.start(plan, run_id=run_id)
         while True:
-            await operations.take_up(run_id)  # the one before us may still hold its lease
+            await operations.resume(run_id)  # the one before us may still hold its lease
             snapshot = await operations.wait(run_id, 0.5)
             if snapshot.status in ("COMPLETED", "FAILED", "CANCELLED"):
                 print(snapshot.status, flush=True)

@@ -26,8 +26,8 @@ TESTS = Path(__file__).parents[1]
 
 PROCESS = """
 import asyncio, json, sys
-from runwright.control.open import open_operations
-from runwright.runtimes.engine import EngineSettings
+from runwright.control.bootstrap import open_operations
+from runwright.runtimes.settings import EngineSettings
 
 async def main(store, plan, run_ids, ttl):
     async with open_operations(store, settings=EngineSettings(lease_ttl=float(ttl))) as operations:

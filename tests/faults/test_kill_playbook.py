@@ -15,8 +15,8 @@ import pytest
 import runwright as rw
 from engine_kit import engine, until
 from playbook_kit import code, playbook
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
 
 PROCESS = Path(__file__).parent / "engine_process.py"
 NOTE = "with open(file, 'a') as notes:\n    notes.write(f'{x}/TASK\\n')\n"

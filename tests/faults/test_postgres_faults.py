@@ -18,7 +18,7 @@ import workers
 
 import runwright as rw
 from conftest import History
-from runwright.log.postgres_writer import shard_of
+from runwright.log.postgres.writer import shard_of
 from servers import Postgres, free_port, have_or_skip
 
 pytestmark = pytest.mark.slow

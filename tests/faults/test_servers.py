@@ -20,7 +20,7 @@ import pytest
 
 from engine_kit import until
 from playbook_kit import playbook
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
 from servers import Postgres
 
 pytestmark = pytest.mark.slow

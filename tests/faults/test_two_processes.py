@@ -59,7 +59,7 @@ async def page_through(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
         found += page.records
         cursor = page.cursor
         if not page.records:
-            await log.wait_for_news(0.05)
+            await log.wait_for_events(0.05)
     return found
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import runwright as rw
 from runwright.contract.plan import ExecutionPlan, ParamType, content_hash, plan_body
-from runwright.flows.plans import kind_of
-from runwright.plans.load import load_plan, plan_from_dict
-from runwright.plans.write import plan_yaml
+from runwright.flows.plan_function import param_type_of_hint
+from runwright.plans.loader import load_plan, plan_from_dict
+from runwright.plans.writer import plan_yaml
 from runwright.tools.registry import builtin_tools
 
 TOOLS = builtin_tools()
@@ -75,7 +75,7 @@ def test_the_yaml_of_a_plan_in_python_is_the_same_plan() -> None:
         return {"counts": counts, "tags": tags}
 
     plan = written_down(orders)
-    again = load_plan(plan_yaml(plan, TOOLS), kinds=TOOLS).plan
+    again = load_plan(plan_yaml(plan, TOOLS), tools=TOOLS).plan
     assert content_hash(plan_body(again)) == content_hash(plan_body(plan))
 
 
@@ -244,7 +244,7 @@ class Window:
     ],
 )  # fmt: skip
 def test_annotations_say_what_a_parameter_is(hint: Any, kind: str) -> None:
-    assert kind_of(hint) == ParamType(kind)
+    assert param_type_of_hint(hint) == ParamType(kind)
 
 
 def test_parameters_are_checked_against_their_annotations() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import runwright as rw
-from runwright.core.expressions import check, fill
-from runwright.flows.values import Value, written
+from runwright.core.expressions.template import check, evaluate_all
+from runwright.flows.proxies import SymbolicValue, to_template
 
-ROWS = Value("steps.extract.result")
+ROWS = SymbolicValue("steps.extract.result")
 
 texts = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("{}%#\"'"), max_size=12
@@ -28,10 +28,10 @@ plain = st.recursive(
 
 def meant(value: Any, **scope: Any) -> Any:
     """What a run would make of a value that was written down."""
-    document = written(value)
+    document = to_template(value)
     if isinstance(document, str):
         check(document)
-    return fill(document, scope)
+    return evaluate_all(document, scope)
 
 
 @given(plain)
@@ -42,9 +42,9 @@ def test_what_is_known_means_itself(value: Any) -> None:
 @given(plain, plain)
 def test_a_part_of_a_value_is_that_part(inner: Any, other: Any) -> None:
     for key in ("plain", "with space", "class", 'quo"te', "ünï"):
-        assert meant(Value("x")[key], x={key: inner, "other": other}) == inner
-    assert meant(Value("x")[1], x=[other, inner]) == inner
-    assert meant(Value("x").rows[0].name, x={"rows": [{"name": inner}]}) == inner
+        assert meant(SymbolicValue("x")[key], x={key: inner, "other": other}) == inner
+    assert meant(SymbolicValue("x")[1], x=[other, inner]) == inner
+    assert meant(SymbolicValue("x").rows[0].name, x={"rows": [{"name": inner}]}) == inner
 
 
 OPERATORS: list[Callable[[Any, Any], Any]] = [
@@ -58,7 +58,7 @@ numbers = st.integers(-1000, 1000)
 def test_sums_and_comparisons_are_pythons(
     a: int, b: int, c: int, first: Callable[[Any, Any], Any], second: Callable[[Any, Any], Any]
 ) -> None:
-    x, y = Value("x"), Value("y")
+    x, y = SymbolicValue("x"), SymbolicValue("y")
     assert meant(second(first(x, y), c), x=a, y=b) == second(first(a, b), c)
     assert meant(second(x, first(y, c)), x=a, y=b) == second(a, first(b, c))
     if first is not operator.sub or second not in OPERATORS[3:]:
@@ -67,25 +67,25 @@ def test_sums_and_comparisons_are_pythons(
 
 @given(st.booleans(), st.booleans(), st.booleans())
 def test_conditions_are_joined_with_signs(a: bool, b: bool, c: bool) -> None:
-    x, y, z = Value("x"), Value("y"), Value("z")
+    x, y, z = SymbolicValue("x"), SymbolicValue("y"), SymbolicValue("z")
     assert meant((x & y) | ~z, x=a, y=b, z=c) == ((a and b) or not c)
     assert meant(~(x | y) & z, x=a, y=b, z=c) == (not (a or b) and c)
 
 
 @given(texts, texts, texts)
 def test_values_in_texts_stay_values(before: str, after: str, value: str) -> None:
-    x = Value("params.x")
+    x = SymbolicValue("params.x")
     scope = {"params": {"x": value}}
     assert meant(f"{before}{x}{after}", **scope) == (value if not before + after else before + value + after)
     assert meant(before + x + "!", **scope) == f"{before}{value}!"
     assert meant({"a": [f"<{x}>"]}, **scope) == {"a": [f"<{value}>"]}
-    assert meant(Value("y")[f"{before}{x}"], y={before + value: 7}, **scope) == 7
+    assert meant(SymbolicValue("y")[f"{before}{x}"], y={before + value: 7}, **scope) == 7
 
 
 @pytest.mark.parametrize("text", ["{{ x }}", "{% if x %}", "{# x #}", "{{{{", "a {{ b", "}}", "{{{"])
 def test_braces_that_are_meant_literally_are_kept(text: str) -> None:
     assert meant(text) == text
-    assert meant(f"{text}{Value('x')}", x=1) == f"{text}1"
+    assert meant(f"{text}{SymbolicValue('x')}", x=1) == f"{text}1"
 
 
 NEEDS: dict[str, Callable[[], object]] = {
@@ -118,5 +118,5 @@ def test_what_needs_the_value_itself_cannot_go_on_and_says_how_to(what: str) -> 
 
 def test_a_value_that_json_cannot_hold_is_refused() -> None:
     with pytest.raises(rw.RunwrightError) as caught:
-        written({"a": object()})
+        to_template({"a": object()})
     assert caught.value.code == "RESULT_NOT_STORABLE"

@@ -8,24 +8,24 @@ import threading
 
 import pytest
 
-from runwright.log.bell import Bell
+from runwright.log.loop_waker import LoopWaker
 
 
 @pytest.fixture(params=["counter", "socket"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With event counters, and without, as on systems that have none."""
-    monkeypatch.setattr("runwright.log.bell._COUNTERS", request.param == "counter")
+    monkeypatch.setattr("runwright.log.loop_waker._HAS_EVENTFD", request.param == "counter")
     return request.param
 
 
 def test_every_call_of_every_thread_arrives_in_its_order(way: str) -> None:
     async def main() -> list[tuple[int, int]]:
         heard: list[tuple[int, int]] = []
-        bell = Bell(asyncio.get_running_loop())
+        bell = LoopWaker(asyncio.get_running_loop())
 
         def leave(number: int) -> None:
             for call in range(200):
-                bell.call(heard.append, (number, call))
+                bell.call_soon(heard.append, (number, call))
 
         threads = [threading.Thread(target=leave, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -44,9 +44,9 @@ def test_every_call_of_every_thread_arrives_in_its_order(way: str) -> None:
 def test_a_call_that_fails_does_not_keep_others_from_being_heard(way: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> list[str]:
         heard: list[str] = []
-        bell = Bell(asyncio.get_running_loop())
-        bell.call(lambda: 1 / 0)
-        bell.call_here(heard.append, "next")
+        bell = LoopWaker(asyncio.get_running_loop())
+        bell.call_soon(lambda: 1 / 0)
+        bell.call_soon_here(heard.append, "next")
         while not heard:  # noqa: ASYNC110
             await asyncio.sleep(0)
         bell.close()
@@ -60,10 +60,10 @@ def test_a_call_that_fails_does_not_keep_others_from_being_heard(way: str, caplo
 def test_what_was_left_is_heard_at_the_end_and_nothing_afterwards(way: str) -> None:
     async def main() -> list[str]:
         heard: list[str] = []
-        bell = Bell(asyncio.get_running_loop())
-        bell.call(heard.append, "before")
+        bell = LoopWaker(asyncio.get_running_loop())
+        bell.call_soon(heard.append, "before")
         bell.close()
-        bell.call(heard.append, "after")
+        bell.call_soon(heard.append, "after")
         await asyncio.sleep(0.01)
         return heard
 

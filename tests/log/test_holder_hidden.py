@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runwright.log import holder
+from runwright.log import leases as holder
 from runwright.log.model import Holder
 
 

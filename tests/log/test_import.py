@@ -10,13 +10,13 @@ import pytest
 
 import runwright as rw
 from conftest import History
-from runwright.log.transfer import Importer, export_run
+from runwright.log.export_import import Importer, export_run
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 
 
 async def imported(log: rw.RunLog, *documents: dict[str, object]) -> list[str]:
-    outcomes = await Importer(log).take([msgspec.json.encode(document) for document in documents])
+    outcomes = await Importer(log).import_lines([msgspec.json.encode(document) for document in documents])
     return [outcome.status for outcome in outcomes]
 
 
@@ -24,12 +24,12 @@ async def imported(log: rw.RunLog, *documents: dict[str, object]) -> list[str]:
 async def test_a_log_of_long_ago_still_gives_the_snapshot_it_gave_then(path: Path) -> None:
     """Never change a file of the corpus: if one of these fails, the fold broke its promise to old logs."""
     async with rw.open_log("memory://") as log:
-        outcomes = await Importer(log).take(path.read_bytes().splitlines())
+        outcomes = await Importer(log).import_lines(path.read_bytes().splitlines())
         assert {outcome.status for outcome in outcomes} == {"appended"}
         (row,) = (await log.list_runs()).runs
         snapshot = (await log.snapshot(row.identity.run_id)).to_json()
         assert json.loads(json.dumps(snapshot)) == json.loads(path.with_suffix(".snapshot.json").read_text())
-        again = await Importer(log).take(path.read_bytes().splitlines())
+        again = await Importer(log).import_lines(path.read_bytes().splitlines())
         assert {outcome.status for outcome in again} == {"duplicate"}
 
 
@@ -51,7 +51,7 @@ async def test_the_example_of_the_first_contract_is_normalised() -> None:
 
 async def test_an_old_event_whose_run_is_not_known_is_refused_with_what_is_missing() -> None:
     async with rw.open_log("memory://") as log:
-        (outcome,) = await Importer(log).take(
+        (outcome,) = await Importer(log).import_lines(
             [b'{"eventType":"STEP_STARTED","runId":"r","stepId":"a","emittedAt":"2026-01-01T00:00:00Z","eventId":"1"}']
         )
         assert outcome.status == "refused"
@@ -65,7 +65,7 @@ async def test_payloads_of_imported_records_stay_byte_for_byte(event: History) -
     async with rw.open_log("memory://") as here, rw.open_log("memory://") as there:
         await here.append([strange])
         lines = [line async for line in export_run(here, "run-1")]
-        await Importer(there).take(lines)
+        await Importer(there).import_lines(lines)
         assert bytes((await there.read("run-1"))[0].raw_payload) == odd
 
 
@@ -73,7 +73,9 @@ async def test_a_refused_line_stops_its_run_but_not_what_came_before_it(event: H
     async with rw.open_log("memory://") as log:
         good, bad = msgspec.json.encode(event("RunQueued")), b'{"runId":"run-1","tenantId":"t","planId":"p"}'
         other = msgspec.json.encode(History("run-2")("RunQueued"))
-        outcomes = await Importer(log).take([good, bad, msgspec.json.encode(event("RunStarted")), b"[", other, bad])
+        outcomes = await Importer(log).import_lines(
+            [good, bad, msgspec.json.encode(event("RunStarted")), b"[", other, bad]
+        )
         assert [outcome.status for outcome in outcomes] == [
             "appended", "refused", "not_attempted", "refused", "appended", "not_attempted",
         ]  # fmt: skip
@@ -82,7 +84,7 @@ async def test_a_refused_line_stops_its_run_but_not_what_came_before_it(event: H
 async def test_a_refused_first_line_makes_no_run(event: History) -> None:
     wrong = msgspec.structs.replace(event("RunQueued"), idempotency_key="0" * 64)
     async with rw.open_log("memory://") as log:
-        (outcome,) = await Importer(log).take([msgspec.json.encode(wrong)])
+        (outcome,) = await Importer(log).import_lines([msgspec.json.encode(wrong)])
         assert outcome.status == "refused"
         assert (await log.list_runs()).runs == []
 

@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import runwright as rw
-from runwright.log.sqlite_connect import Cursor, prepare_store
-from runwright.log.sqlite_readers import SqliteReaders
+from runwright.log.sqlite.connection import Cursor, prepare_store
+from runwright.log.sqlite.readers import SqliteReaders
 
 
 @pytest.fixture

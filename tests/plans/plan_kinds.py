@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from runwright.contract.plan import Step
-from runwright.plans.load import load_plan
-from runwright.plans.problems import Loaded, PlanInvalid
+from runwright.plans.loader import load_plan
+from runwright.plans.problems import LoadedPlan, PlanInvalid
 
 
 class NoopInputs(msgspec.Struct):
@@ -55,8 +55,8 @@ KINDS = {
 }
 
 
-def loaded(text: str | bytes, name: str = "test.yaml") -> Loaded:
-    return load_plan(text, name=name, kinds=KINDS)
+def loaded(text: str | bytes, name: str = "test.yaml") -> LoadedPlan:
+    return load_plan(text, name=name, tools=KINDS)
 
 
 def problems(text: str | bytes, name: str = "test.yaml") -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runwright.contract.errors import RunwrightError
-from runwright.plans.dbt import plan_of_manifest
+from runwright.plans.dbt_manifest import plan_from_manifest
 
 V12 = "https://schemas.getdbt.com/dbt/manifest/v12.json"
 
@@ -33,7 +33,7 @@ def manifest(*nodes: dict[str, Any], version: str = V12, **more: Any) -> bytes:
 
 
 def needs(body: bytes, **options: Any) -> dict[str, list[str]]:
-    plan = plan_of_manifest(body, ".", options={}, **options)
+    plan = plan_from_manifest(body, ".", options={}, **options)
     return {step["id"]: step["dependsOn"] for step in plan["steps"]}
 
 
@@ -45,7 +45,7 @@ def test_each_node_is_a_step_after_those_it_is_made_of() -> None:
         node("unique_orders", "model.shop.orders", kind="test"),
     )
     assert needs(body) == {"raw": [], "orders": ["raw"], "history": ["orders"], "unique_orders": ["orders"]}
-    plan = plan_of_manifest(body, "project", options={"target": "prod"})
+    plan = plan_from_manifest(body, "project", options={"target": "prod"})
     assert plan["plan"] == "shop"
     assert plan["steps"][1]["dbt"] == {
         "project": "project",
@@ -98,20 +98,20 @@ def test_a_name_that_no_step_can_have_is_changed() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"{", "no dbt manifest"),
-        (b"[]", "no dbt manifest"),
-        (b"{}", "no dbt manifest"),
+        (b"{", "Invalid dbt manifest"),
+        (b"[]", "Invalid dbt manifest"),
+        (b"{}", "Invalid dbt manifest"),
         (manifest(), "nothing to run"),
         (manifest(node("a", kind="analysis")), "nothing to run"),
         (manifest(node("a"), version="https://schemas.getdbt.com/dbt/manifest/v99.json"), "v9 to v12"),
         (manifest(node("a"), version="something"), "v9 to v12"),
-        (manifest(node("a", "model.shop.b"), node("b", "model.shop.a")), "made of each other"),
-        (b'{"metadata": {"dbt_schema_version": "%s"}, "nodes": {"x": {}}}' % V12.encode(), "node x cannot be read"),
+        (manifest(node("a", "model.shop.b"), node("b", "model.shop.a")), "Dependency cycle"),
+        (b'{"metadata": {"dbt_schema_version": "%s"}, "nodes": {"x": {}}}' % V12.encode(), "Invalid node x"),
     ],
 )
 def test_what_is_no_manifest_or_an_unknown_one_is_refused(body: bytes, sentence: str) -> None:
     with pytest.raises(RunwrightError, match=sentence) as refused:
-        plan_of_manifest(body, ".", options={})
+        plan_from_manifest(body, ".", options={})
     assert refused.value.code == "INVALID_PLAN_SCHEMA"
 
 
@@ -126,7 +126,7 @@ def test_whatever_builds_on_whatever_the_order_is_kept(data: st.DataObject) -> N
         parents = data.draw(st.lists(st.sampled_from(below), unique=True)) if below and kind != "seed" else []
         nodes.append(node(f"n{number}", *parents, kind=kind))
     for gate in (False, True):
-        plan = plan_of_manifest(manifest(*nodes), ".", options={}, gate=gate)
+        plan = plan_from_manifest(manifest(*nodes), ".", options={}, gate=gate)
         seen: set[str] = set()
         for step in plan["steps"]:
             assert set(step["dependsOn"]) <= seen, "what a step needs is declared before it"

@@ -23,7 +23,7 @@ from runwright.contract.plan import (
     plan_body,
     plan_version,
 )
-from runwright.plans.load import load_plan_file, plan_from_dict
+from runwright.plans.loader import load_plan_file, plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import builtin_tools
 
@@ -195,8 +195,8 @@ def test_problems_of_data_name_the_field() -> None:
     with pytest.raises(PlanInvalid) as invalid:
         plan_from_dict(data, KINDS, name="flow")
     assert sorted(str(problem) for problem in invalid.value.problems) == [
-        "flow:steps[1].retry.maxAttempts: INVALID_STEP_SCHEMA `maxAttempts` is a whole number from 1 to 1,000.",
-        "flow:steps[1].when: INVALID_STEP_SCHEMA `when` is an expression, true or false.",
+        "flow:steps[1].retry.maxAttempts: INVALID_STEP_SCHEMA `maxAttempts` must be an integer from 1 to 1,000.",
+        "flow:steps[1].when: INVALID_STEP_SCHEMA `when` must be an expression, true or false.",
     ]
 
 
@@ -256,14 +256,14 @@ def test_the_real_tools_fit_what_a_plan_needs_of_a_kind() -> None:
           - {id: c, wait: 30s}
           - {id: d, noop: }
     """
-    from runwright.plans.load import load_plan
+    from runwright.plans.loader import load_plan
 
-    assert [step.kind for step in load_plan(text, kinds=builtin_tools()).plan.steps] == [
+    assert [step.kind for step in load_plan(text, tools=builtin_tools()).plan.steps] == [
         "shell",
         "python",
         "wait",
         "noop",
     ]
     with pytest.raises(PlanInvalid) as invalid:
-        load_plan("plan: p\nsteps: [{id: a, wait: soon}]", kinds=builtin_tools())
+        load_plan("plan: p\nsteps: [{id: a, wait: soon}]", tools=builtin_tools())
     assert invalid.value.problems[0].code == "INVALID_STEP_SCHEMA"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from plan_kinds import KINDS
 
 from runwright.contract.plan import ExecutionPlan
-from runwright.plans.graph import graph_svg, graph_text
-from runwright.plans.layers import arrows_of, lay_out
-from runwright.plans.load import plan_from_dict
+from runwright.plans.drawing.layout import compute_layout, step_predecessors
+from runwright.plans.drawing.text import graph_svg, graph_text
+from runwright.plans.loader import plan_from_dict
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -137,7 +137,9 @@ def test_a_picture_has_every_step_and_every_arrow_and_no_overlap(names: dict[str
     for (top, left, width), (other_top, other_left, _) in pairwise(places):
         assert top != other_top or left + width < other_left
     tops = {number: float(box.get("y") or 0) for number, box in enumerate(boxes)}
-    assert all(tops[source] < tops[number] for number, sources in enumerate(arrows_of(plan)) for source in sources)
+    assert all(
+        tops[source] < tops[number] for number, sources in enumerate(step_predecessors(plan)) for source in sources
+    )
 
 
 def test_a_picture_stands_by_itself_and_shows_text_as_text() -> None:
@@ -145,7 +147,7 @@ def test_a_picture_stands_by_itself_and_shows_text_as_text() -> None:
     svg = graph_svg(plan)
     root = ElementTree.fromstring(svg)
     assert root.findtext(f"{SVG}title") == '<p> & "q"'
-    assert root.findtext(f"{SVG}desc") == 'The 1 step of the plan <p> & "q", each below those it follows.'
+    assert root.findtext(f"{SVG}desc") == 'The 1 step of the plan <p> & "q", each below its predecessors.'
     assert [text.text for text in root.iter(f"{SVG}text")] == ["a<b>&'c", "noop"]
     assert "<script" not in svg
     assert re.findall(r"https?://[^\"' ]*", svg) == ["http://www.w3.org/2000/svg"]
@@ -166,5 +168,5 @@ def test_a_large_plan_can_be_drawn(shape: str) -> None:
 
 
 def test_a_straight_line_is_drawn_straight() -> None:
-    drawing = lay_out([[], [0], [1], [2]], [100.0, 80.0, 120.0, 60.0], 20.0)
-    assert len({round(spot.x, 3) for spot in drawing.spots}) == 1
+    drawing = compute_layout([[], [0], [1], [2]], [100.0, 80.0, 120.0, 60.0], 20.0)
+    assert len({round(spot.x, 3) for spot in drawing.nodes}) == 1

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plan_kinds import KINDS, loaded, problems
 
 from runwright.contract.plan import Order
-from runwright.plans.dependencies import Graph
-from runwright.plans.load import plan_from_dict
+from runwright.plans.dependency_graph import DependencyGraph
+from runwright.plans.loader import plan_from_dict
 
 
 def plan(order: str | None = None, **needs: str) -> str:
@@ -40,25 +40,25 @@ def test_the_order_follows_from_dependencies_unless_it_is_given(text: str, order
 def test_mixing_gives_a_warning_that_names_the_steps_without() -> None:
     [warning] = loaded(plan(a="", b="a", c="", d="")).warnings
     assert str(warning) == (
-        "test.yaml:5:5: WARNING Some steps have dependsOn, so the plan is a graph, and 'a', 'c', 'd' start at once. "
-        "Write `order: graph` if that is meant."
+        "test.yaml:5:5: WARNING Some steps have `dependsOn`, so the plan is a graph and 'a', 'c', 'd' start immediately. "
+        "Write `order: graph` if this is intended."
     )
     assert loaded(plan("graph", a="", b="a", c="", d="")).warnings == ()
 
 
 def test_parameters_with_expressions_give_a_warning() -> None:
     [warning] = loaded("plan: p\nparams: {a: '{{ run.id }}'}\nsteps: [{id: a, noop: }]").warnings
-    assert str(warning).startswith("test.yaml:2:13: WARNING The parameter 'a' holds {{ }}")
+    assert str(warning).startswith("test.yaml:2:13: WARNING The parameter 'a' contains {{ }}")
 
 
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [
         (plan(a="a"), "3:35", "The step 'a' depends on itself."),
-        (plan(a="", b="x"), "4:35", "There is no step 'x' to depend on."),
+        (plan(a="", b="x"), "4:35", "Unknown step 'x' in `dependsOn`."),
         (plan(extract="", b="extrct"), "4:35", "Did you mean 'extract'?"),
-        (plan(a="b", b="a"), "3:34", "in a circle: a -> b -> a."),
-        (plan(a="", b="d", c="b", d="c, a"), "4:34", "in a circle: b -> d -> c -> b."),
+        (plan(a="b", b="a"), "3:34", "Dependency cycle: a -> b -> a."),
+        (plan(a="", b="d", c="b", d="c, a"), "4:34", "Dependency cycle: b -> d -> c -> b."),
         (
             plan("sequential", a="b", b=""),
             "4:35",
@@ -74,7 +74,7 @@ def test_dependencies_that_cannot_be(text: str, place: str, sentence: str) -> No
 
 def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
     found = problems(plan(a="b", b="a", after="a", c="d", d="c", e="c, after"))
-    assert [problem.split("circle: ")[1] for problem in found] == ["a -> b -> a.", "c -> d -> c."]
+    assert [problem.split("cycle: ")[1] for problem in found] == ["a -> b -> a.", "c -> d -> c."]
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_a_step_can_use_only_what_has_surely_ended_before(
     assert bool(found) is not is_fine
     if found:
         [problem] = found
-        assert "EXPRESSION_ERROR The step 'a' is not sure to have ended before 'c' starts; " in problem
+        assert "EXPRESSION_ERROR Step 'a' may not have ended before 'c' starts. " in problem
 
 
 def test_a_step_may_ask_for_itself_only_by_mistake() -> None:
     [problem] = problems("plan: p\nsteps: [{id: a, noop: {result: '{{ steps.a.result }}'}}]")
-    assert "'a' is not sure to have ended before 'a'" in problem
+    assert "'a' may not have ended before 'a'" in problem
 
 
 graphs = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=25).map(
@@ -115,12 +115,14 @@ def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], ra
     steps = [
         {"id": f"s{number}", "noop": {}, "dependsOn": [f"s{each}" for each in row]} for number, row in enumerate(needs)
     ]
-    graph = Graph(plan_from_dict({"plan": "p", "order": "graph", "steps": steps}, KINDS).plan.steps)
+    graph = DependencyGraph(plan_from_dict({"plan": "p", "order": "graph", "steps": steps}, KINDS).plan.steps)
     before: list[set[int]] = []
     for row in needs:
         before.append(set(row).union(*(before[source] for source in row)))
     pairs = [(step, other) for step in range(len(needs)) for other in range(len(needs))]
-    assert graph.not_before(Order.GRAPH, pairs) == {(step, other) for step, other in pairs if other not in before[step]}
+    assert graph.find_unordered(Order.GRAPH, pairs) == {
+        (step, other) for step, other in pairs if other not in before[step]
+    }
 
 
 @given(st.lists(st.lists(st.integers(0, 12), max_size=3), min_size=1, max_size=13))
@@ -132,13 +134,15 @@ def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
     }
     found = problems(plan("graph", **names))
     if not found:
-        graph = Graph(loaded(plan("graph", **names)).plan.steps)
-        sequence, circles = graph.sorted()
+        graph = DependencyGraph(loaded(plan("graph", **names)).plan.steps)
+        sequence, circles = graph.topological_order()
         places = {number: place for place, number in enumerate(sequence)}
         assert circles == [] and sorted(sequence) == list(range(size))
-        assert all(places[source] < places[number] for number, sources in enumerate(graph.needs) for source in sources)
+        assert all(
+            places[source] < places[number] for number, sources in enumerate(graph.dependencies) for source in sources
+        )
     for problem in found:
-        circle = problem.split("circle: ")[1].rstrip(".").split(" -> ")
+        circle = problem.split("cycle: ")[1].rstrip(".").split(" -> ")
         assert circle[0] == circle[-1] and len(circle) > 2
         assert all(later in names[earlier].split(", ") for earlier, later in pairwise(circle))
 

@@ -14,9 +14,9 @@ from plan_kinds import KINDS, loaded
 from runwright.contract.capabilities import ADAPTERS, FALLBACKS
 from runwright.contract.paths import RESERVED
 from runwright.contract.plan import ExecutionPlan, plan_body
-from runwright.plans.load import plan_from_dict
+from runwright.plans.loader import plan_from_dict
 from runwright.plans.problems import PlanInvalid
-from runwright.plans.write import plan_yaml
+from runwright.plans.writer import plan_yaml
 
 words = st.sampled_from(
     ["a", "b-c", "yes", "null", "~", "12", "0o17", "1e3", ".5", "true", "2026-01-01", "x: y", "# no", "- z"]
@@ -123,7 +123,7 @@ def test_a_plan_that_was_written_is_read_back(document: dict[str, Any]) -> None:
     for text in (plan_yaml(plan), plan_yaml(plan, KINDS)):
         again = loaded(text)
         assert plan_body(again.plan) == plan_body(plan)
-        assert not [warning for warning in again.warnings if "start at once" in warning.sentence]
+        assert not [warning for warning in again.warnings if "start immediately" in warning.sentence]
 
 
 @given(documents())

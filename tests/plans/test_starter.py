@@ -7,13 +7,13 @@ import sys
 import tomllib
 from pathlib import Path
 
-from runwright.plans.load import load_plan
+from runwright.plans.loader import load_plan
 from runwright.plans.starter import PLAN_FILE, SETTINGS_FILE, starter_files
 from runwright.tools.registry import builtin_tools
 
 
 def test_the_starter_plan_has_three_steps_and_no_warnings() -> None:
-    loaded = load_plan(starter_files()[PLAN_FILE], name=PLAN_FILE, kinds=builtin_tools())
+    loaded = load_plan(starter_files()[PLAN_FILE], name=PLAN_FILE, tools=builtin_tools())
     assert [step.step_id for step in loaded.plan.steps] == ["greet", "count", "report"]
     assert loaded.warnings == ()
 

@@ -12,8 +12,8 @@ import runwright as rw
 from engine_kit import ended, engine, event, only, story
 from flaky_server import flaky_server
 from playbook_kit import HOLD, code, noop, otherwise, play, playbook, result, rules, to, when
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
 
 BIG = 70_000  # bytes: more than goes into an event
 
@@ -196,7 +196,7 @@ async def test_a_run_and_whoever_takes_it_up_find_the_same_plan(file_store: str,
         await event(operations, run_id, "TaskStarted", "wait/wait")
     go.touch()
     async with engine(file_store) as operations:
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         assert await result(operations, await ended(operations, run_id)) == run_through
     assert run_through[1] == ["zeta", "alpha"]
 
@@ -237,7 +237,7 @@ async def test_the_workload_and_ctx_may_hold_expressions(file_store: str) -> Non
     ("workload", "said"),
     [
         ({"a": "{{ workload.nobody }}"}, "nobody"),
-        ({"a": "{{ b }}", "b": "{{ workload.a }}"}, "circle: a -> b -> a"),
+        ({"a": "{{ b }}", "b": "{{ workload.a }}"}, "Cycle in workload expressions: a -> b -> a"),
     ],
 )
 async def test_a_workload_that_cannot_be_filled_in_is_refused_at_the_start(workload: dict[str, Any], said: str) -> None:
@@ -388,6 +388,6 @@ async def test_the_time_of_a_task_counts_while_its_secrets_are_asked_for(file_st
 
     task = {"kind": "sqlite", "auth": "db", "query": "select 1", "spec": {"timeout": "100ms"}}
     async with engine(file_store) as operations:
-        operations.engine.secrets = Slow()
+        operations.engine.services.secrets = Slow()
         snapshot, _ = await play(operations, playbook({"step": "a", "tool": task}))
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")

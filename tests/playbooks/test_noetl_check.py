@@ -14,8 +14,8 @@ import pytest
 from command_kit import runwright
 from engine_kit import engine
 from playbook_kit import code, noop, otherwise, play, playbook, rules, to, when
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker, NoetlFinding
+from runwright.contract.noetl.checker import NoetlChecker, NoetlFinding
+from runwright.contract.noetl.view import noetl_event
 
 Log = list[dict[str, Any]]
 Change = Callable[[Log], Log]

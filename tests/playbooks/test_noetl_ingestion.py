@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 import runwright as rw
 from engine_kit import engine
 from playbook_kit import code, noop, otherwise, play, playbook, rules, to, when
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
-from runwright.contract.noetl_read import NoetlReader
-from runwright.contract.schemas import noetl_schema
-from runwright.control.planfile import read_any
-from runwright.control.views import artifacts_of
-from runwright.log.noetl_import import Home, NoetlImporter
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.reader import NoetlReader
+from runwright.contract.noetl.schema import noetl_schema
+from runwright.contract.noetl.view import noetl_event
+from runwright.control.plan_loader import read_any
+from runwright.control.run_views import artifacts_of
+from runwright.log.noetl_importer import ImportTarget, NoetlImporter
 from server_kit import at, office
 
 SCHEMA = jsonschema.Draft202012Validator(noetl_schema())
@@ -39,8 +39,8 @@ def lines(*events: dict[str, Any]) -> list[bytes]:
     return [json.dumps(each).encode() for each in events]
 
 
-async def taken(log: Any, *events: dict[str, Any], home: Home | None = None) -> list[str]:
-    outcomes = await NoetlImporter(log, home or Home()).take(lines(*events))
+async def taken(log: Any, *events: dict[str, Any], home: ImportTarget | None = None) -> list[str]:
+    outcomes = await NoetlImporter(log, home or ImportTarget()).import_lines(lines(*events))
     return [outcome.status if outcome.status != "refused" else getattr(outcome, "code", "") for outcome in outcomes]
 
 
@@ -374,7 +374,7 @@ def test_old_names_are_brought_to_those_of_today(kind: str, more: dict[str, Any]
 )
 def test_an_entity_of_an_earlier_model_is_what_its_event_is_called_today(kind: str, entity: str | None) -> None:
     given = {"entity_type": entity, "entity_id": "fetch", "parent_id": "step:s:run:1"}
-    assert str(NoetlReader().read(event(1, kind, **given)).place) == "s/fetch"
+    assert str(NoetlReader().read(event(1, kind, **given)).path) == "s/fetch"
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ async def test_an_iteration_that_is_known_by_its_entity_alone(store: str) -> Non
     ],
 )
 def test_ids_say_what_an_event_is_about_also_without_an_entity(kind: str, ids: dict[str, Any], place: str) -> None:
-    assert str(NoetlReader().read(event(1, kind, **ids)).place) == place
+    assert str(NoetlReader().read(event(1, kind, **ids)).path) == place
 
 
 async def test_who_says_nothing_of_a_task_is_not_told_that_it_is_the_playbook() -> None:
@@ -438,7 +438,7 @@ async def test_a_field_that_is_there_twice_is_given_back_twice() -> None:
 
 
 def test_a_node_is_an_entity() -> None:
-    assert str(NoetlReader().read(event(1, "step.enter", node_name="fetch")).place) == "fetch"
+    assert str(NoetlReader().read(event(1, "step.enter", node_name="fetch")).path) == "fetch"
 
 
 async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
@@ -541,7 +541,7 @@ async def test_events_are_taken_in_their_sequence(store: str, tmp_path: Path) ->
         words = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
     shuffled = random.Random(1).sample(words, len(words))
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
-        outcomes = await NoetlImporter(log, Home()).take(lines(*shuffled))
+        outcomes = await NoetlImporter(log, ImportTarget()).import_lines(lines(*shuffled))
         places = [getattr(outcome, "run_seq", None) for outcome in outcomes]
         assert places == [each["seq"] for each in shuffled], "each has its own receipt"
         assert [noetl_event(record) for record in await log.read(snapshot.run_id)] == words
@@ -574,10 +574,10 @@ async def test_events_that_come_at_once_do_not_push_each_other_out(store_url: st
 async def test_two_importers_in_one_run(file_store: str) -> None:
     """Neither knows what the other has written, nor that the run is there."""
     async with rw.open_log(file_store) as here, rw.open_log(file_store) as there:
-        mine, other = NoetlImporter(here, Home()), NoetlImporter(there, Home())
+        mine, other = NoetlImporter(here, ImportTarget()), NoetlImporter(there, ImportTarget())
 
         async def take(importer: NoetlImporter, *events: dict[str, Any]) -> list[str]:
-            return [outcome.status for outcome in await importer.take(lines(*events))]
+            return [outcome.status for outcome in await importer.import_lines(lines(*events))]
 
         started = event(0, "playbook.started", entity_type="playbook", entity_id="p")
         assert await take(mine, started) == ["appended"]
@@ -627,7 +627,7 @@ async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> N
         ):
             assert await taken(log, {**event(9, "workflow.started"), **wrong}) == ["SCHEMA_VALIDATION_FAILED"]
         assert await taken(log, event(5, "step.started")) == ["SCHEMA_VALIDATION_FAILED"]
-        (outcome,) = await NoetlImporter(log, Home()).take([b"[1]"])
+        (outcome,) = await NoetlImporter(log, ImportTarget()).import_lines([b"[1]"])
         assert outcome.status == "refused"
 
 
@@ -652,7 +652,7 @@ async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alon
         good, other = event(1, "workflow.started"), {**event(2, "playbook.started"), "execution_id": "other"}
         bad = lines({**other, "payload": {}})[0].replace(b'"payload": {}', b'"payload": ' + payload)
         assert payload in bad
-        outcomes = await NoetlImporter(log, Home()).take([*lines(good), bad])
+        outcomes = await NoetlImporter(log, ImportTarget()).import_lines([*lines(good), bad])
         assert [outcome.status for outcome in outcomes] == ["appended", "refused"]
 
 
@@ -667,7 +667,9 @@ async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alon
 )
 async def test_numbers_that_cannot_be(wrong: dict[str, Any], said: str) -> None:
     async with rw.open_log("memory://") as log:
-        (outcome,) = await NoetlImporter(log, Home()).take(lines({**event(1, "workflow.started"), **wrong}))
+        (outcome,) = await NoetlImporter(log, ImportTarget()).import_lines(
+            lines({**event(1, "workflow.started"), **wrong})
+        )
         assert (outcome.status, said in getattr(outcome, "detail", "")) == ("refused", True)
 
 
@@ -749,15 +751,15 @@ def test_by_command(tmp_path: Path) -> None:
     assert NoetlChecker().check(map(json.loads, log.splitlines())) == []
     arguments = ("import", "log.jsonl", "--format", "noetl", "--store", "sqlite:///other.db", "--tenant", "acme")
     count = len(log.splitlines())
-    assert runwright(*arguments).stdout == f"{count} events imported, 0 there before, 0 refused\n"
-    assert runwright(*arguments).stdout == f"0 events imported, {count} there before, 0 refused\n"
+    assert runwright(*arguments).stdout == f"{count} events imported, 0 duplicates, 0 refused\n"
+    assert runwright(*arguments).stdout == f"0 events imported, {count} duplicates, 0 refused\n"
     assert runwright("events", "r", "--format", "noetl", "--store", "sqlite:///other.db").stdout == log
     assert '"acme"' in runwright("show", "r", "--json", "--store", "sqlite:///other.db").stdout
     (tmp_path / "log.jsonl").write_text("".join(reversed(log.splitlines(keepends=True))))
     assert runwright(*arguments[:-4], "--store", "sqlite:///third.db").returncode == 0
     assert runwright("events", "r", "--format", "noetl", "--store", "sqlite:///third.db").stdout == log
     wrong = runwright("import", "log.jsonl", "--tenant", "acme")
-    assert (wrong.returncode, "leave that to them" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "require --format noetl" in wrong.stderr) == (2, True)
 
 
 async def test_what_was_refused_may_come_again_in_the_same_stream() -> None:

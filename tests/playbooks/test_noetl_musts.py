@@ -14,8 +14,8 @@ import runwright as rw
 from engine_kit import ended, engine, event, until
 from playbook_kit import code, noop, otherwise, play, playbook, rules, to, when
 from runwright.contract.catalog import CATALOG
-from runwright.contract.noetl import alias_of, noetl_event
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import alias_of, noetl_event
 from runwright.control.operations import Operations
 from runwright.log.model import RunFilter
 from server_kit import at, office
@@ -191,7 +191,7 @@ async def test_an_outage_of_the_store_does_not_end_a_long_run(
     document = playbook({"step": "a", "tool": [{"one": code(note)}, {"two": code("result = n + 1", n="{{ one }}")}]})
     async with engine(file_store) as operations:
         operations.engine.write_budget = 0.2
-        real = operations.log.append_own
+        real = operations.log.append_prepared
         refused = 0
 
         async def troubled(events: Any, **more: Any) -> Any:
@@ -201,7 +201,7 @@ async def test_an_outage_of_the_store_does_not_end_a_long_run(
                 raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "It is away.", outcome="withdrawn")
             return await real(events, **more)
 
-        monkeypatch.setattr(operations.log, "append_own", troubled)
+        monkeypatch.setattr(operations.log, "append_prepared", troubled)
         snapshot, story = await play(operations, document)
         assert (snapshot.status, await operations.run_result(snapshot.run_id)) == ("COMPLETED", 42)
     assert refused == 8

@@ -9,7 +9,7 @@ import pytest
 import runwright as rw
 from engine_kit import ended, engine, event
 from playbook_kit import code, noop, play, playbook, to
-from runwright.contract.noetl import noetl_event
+from runwright.contract.noetl.view import noetl_event
 
 
 async def words(log: Any, run_id: str) -> list[dict[str, Any]]:

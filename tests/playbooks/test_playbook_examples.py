@@ -12,8 +12,8 @@ import pytest
 
 from engine_kit import engine
 from flaky_server import flaky_server
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 RUNWRIGHT = str(Path(sys.executable).with_name("runwright"))

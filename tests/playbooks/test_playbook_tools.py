@@ -9,7 +9,7 @@ import pytest
 
 from engine_kit import engine
 from playbook_kit import code, noop, otherwise, play, playbook, result, rules, to, when
-from runwright.plans.load import plan_from_dict
+from runwright.plans.loader import plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import all_tools
 from servers import Nats
@@ -147,11 +147,14 @@ async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatc
 @pytest.mark.parametrize(
     ("task", "sentence"),
     [
-        (nats_task("kv_gut", bucket="b", key="k"), "`operation` is one of publish, request, kv_get"),
-        (nats_task("kv_put", bucket="b", key="k"), "`kv_put` needs `value`"),
-        ({"kind": "nats", "operation": "kv_keys", "bucket": "b"}, "Say which server"),
-        (nats_task("kv_keys", bucket="b", buckets=1), "has no field 'buckets'"),
-        ({"kind": "secrets"}, "Say which secrets"),
+        (nats_task("kv_gut", bucket="b", key="k"), "`operation` must be one of publish, request, kv_get"),
+        (nats_task("kv_put", bucket="b", key="k"), "`kv_put` requires `value`"),
+        (
+            {"kind": "nats", "operation": "kv_keys", "bucket": "b"},
+            "Set `auth` .the name of a secret with the server URL. or `url`",
+        ),
+        (nats_task("kv_keys", bucket="b", buckets=1), "Unknown field 'buckets'"),
+        ({"kind": "secrets"}, "Set `names` .a list of secrets. or `map`"),
     ],
 )
 def test_what_cannot_work_is_refused(task: dict[str, Any], sentence: str) -> None:
@@ -182,7 +185,7 @@ def test_older_words_are_read_as_those_of_today() -> None:
         "{{ event.name == 'step.done' }}",
         '{{ event.name in ["step.done", "step.failed"] }}',
     ]
-    assert [str(warning) for warning in loaded.warnings if "is read as" in str(warning)]
+    assert [str(warning) for warning in loaded.warnings if "is interpreted as" in str(warning)]
     with pytest.raises(PlanInvalid, match="looks like a secret"):
         plan_from_dict({**document, "workload": {"pg_credential": "S3cret!x"}}, all_tools())
 
@@ -210,4 +213,4 @@ async def test_a_value_that_is_missing_in_sql_is_named(file_store: str) -> None:
     document = playbook({"step": "a", "tool": {"kind": "sqlite", "path": "x.db", "query": "select :there"}})
     async with engine(file_store) as operations:
         snapshot, _ = await play(operations, document)
-    assert snapshot.root_cause.message == "The query uses :there, and `args` has no 'there'."
+    assert snapshot.root_cause.message == "The query uses :there, but `args` has no 'there'."

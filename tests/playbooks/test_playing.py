@@ -10,9 +10,9 @@ import pytest
 from engine_kit import engine, only, statuses
 from flaky_server import flaky_server
 from playbook_kit import code, context_of, noop, otherwise, play, playbook, result, rules, to, when
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
-from runwright.control.views import artifacts_of
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
+from runwright.control.run_views import artifacts_of
 
 
 async def test_a_playbook_leaves_the_whole_story(store: str) -> None:
@@ -539,7 +539,10 @@ async def test_those_who_were_not_admitted_are_named_and_not_who_waits_for_them(
     )
     async with engine(file_store) as operations:
         snapshot, _ = await play(operations, document)
-    assert snapshot.root_cause.message == "Nothing goes on, and these steps wait to be admitted: gate."
+    assert (
+        snapshot.root_cause.message
+        == "Admission deadlock: nothing is running, and these steps wait for admission: gate."
+    )
 
 
 async def test_what_an_iteration_sets_is_what_it_sees(file_store: str) -> None:
@@ -724,8 +727,8 @@ async def test_an_empty_loop_is_done_at_once(file_store: str) -> None:
 
 
 async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runwright.core.routing.MOST_VISITS", 20)
-    monkeypatch.setattr("runwright.core.routing.MOST_JUMPS", 20)
+    monkeypatch.setattr("runwright.core.playbook.tokens.MAX_VISITS", 20)
+    monkeypatch.setattr("runwright.core.playbook.scheduler.MAX_JUMPS", 20)
     async with engine(file_store) as operations:
         snapshot, _ = await play(operations, playbook({"step": "a", "tool": noop(), "next": to("a")}))
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "VISIT_LIMIT")
@@ -748,7 +751,7 @@ async def test_what_tasks_make_is_kept_and_gathered(file_store: str) -> None:
 
 
 async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runwright.core.ending.LARGEST_LIST", 500)
+    monkeypatch.setattr("runwright.core.scheduling.completion.LARGEST_LIST", 500)
     put = {"kind": "artifact", "action": "put", "data": "{{ iter.n }}", "type": "note"}
     document = playbook({"step": "a", "loop": {"in": list(range(12)), "iterator": "n"}, "tool": [{"keep": put}]})
     async with engine(file_store) as operations:
@@ -770,7 +773,7 @@ async def test_a_step_has_its_time(file_store: str) -> None:
         for tool in (slow, again):
             snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")
-            assert snapshot.root_cause.message == "The step took longer than 0.3 s."
+            assert snapshot.root_cause.message == "The step timed out after 0.3 s."
         loop = {"in": [1, 2, 3], "iterator": "n"}
         nap = {"kind": "shell", "command": "sleep 0.2"}
         snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "loop": loop, "tool": nap}))

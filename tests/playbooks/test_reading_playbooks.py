@@ -9,15 +9,14 @@ import pytest
 
 from playbook_kit import code, noop, otherwise, playbook, rules, to, when
 from runwright.contract import playbook as parts_of_playbooks
-from runwright.contract.part import Part
 from runwright.contract.plan import ExecutionPlan, plan_body, read_plan
-from runwright.contract.playbook import Do, Join, Mode
-from runwright.plans.graph import graph_svg, graph_text
-from runwright.plans.known import ref_of
-from runwright.plans.load import load_plan, plan_from_dict
-from runwright.plans.parts import make_part
+from runwright.contract.plan_struct import PlanStruct, make_canonical
+from runwright.contract.playbook import ArcMode, Join, PolicyAction
+from runwright.plans.drawing.text import graph_svg, graph_text
+from runwright.plans.loader import load_plan, plan_from_dict
 from runwright.plans.problems import PlanInvalid
-from runwright.plans.write import plan_yaml
+from runwright.plans.registry import make_plan_ref
+from runwright.plans.writer import plan_yaml
 from runwright.tools.registry import all_tools
 
 
@@ -87,7 +86,7 @@ def test_a_playbook_is_a_plan_like_any_other() -> None:
     assert plan.params == {"xs": [1]}
     first = plan.steps[0].route
     assert first is not None
-    assert (first.mode, first.join, [arc.step for arc in first.arcs]) == (Mode.INCLUSIVE, Join.ANY, ["b", "c"])
+    assert (first.mode, first.join, [arc.step for arc in first.arcs]) == (ArcMode.INCLUSIVE, Join.ANY, ["b", "c"])
     assert plan.playbook is not None
     assert (plan.playbook.entry, plan.playbook.final_step, plan.playbook.no_next_is_error) == ("a", "c", True)
 
@@ -98,8 +97,8 @@ def test_what_a_task_sets_is_set_when_the_pipeline_goes_on() -> None:
     found = plan.steps[0].route.tasks[0].rules
     assert found is not None
     assert [(rule.do, rule.set_ctx, rule.set_iter) for rule in found] == [
-        (Do.FAIL, {}, {}),
-        (Do.CONTINUE, {"x": "{{ output.data }}"}, {"y": 1}),
+        (PolicyAction.FAIL, {}, {}),
+        (PolicyAction.CONTINUE, {"x": "{{ output.data }}"}, {"y": 1}),
     ]
 
 
@@ -134,65 +133,71 @@ def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
 
 STEP = {"step": "a", "tool": noop()}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (playbook(STEP, workload={"a": "{{ env.HOME }}"}), "There is no 'env' here"),
-    (playbook({"step": "a", "tool": {"kind": "python", "script": {"uri": "x"}}}), "`script` is gone"),
-    (playbook(STEP, metadata={"name": "a|b"}), "`name` holds |"),
+    (playbook(STEP, workload={"a": "{{ env.HOME }}"}), "Unknown name 'env'"),
+    (playbook({"step": "a", "tool": {"kind": "python", "script": {"uri": "x"}}}), "`script` is no longer supported"),
+    (playbook(STEP, metadata={"name": "a|b"}), "`name` must not contain |"),
     (playbook(STEP, workload={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),
     (playbook(STEP, ctx={"a": "{{ 1 + }}"}), 'In "{{ 1 + }}"'),
-    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": -5}}}}), "A duration lies between 0"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": -5}}}}), "A duration must be between 0"),
     (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": 0}}}}), "`read` must be longer than 0"),
-    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": "soon"}}}}), "A duration is a number"),
-    (playbook({"step": "a", "tool": {**noop(), "set": {"args": 1}}}), "'args' means something else"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"timeout": {"read": "soon"}}}}), "A duration must be a number"),
+    (playbook({"step": "a", "tool": {**noop(), "set": {"args": 1}}}), "The name 'args' is reserved"),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("continue", set_iter={"ctx": 1}))}}),
-        "'ctx' means something else",
+        "The name 'ctx' is reserved",
     ),
-    (playbook(STEP, {"step": "a", "tool": noop()}), "There is a step 'a' already"),
+    (playbook(STEP, {"step": "a", "tool": noop()}), "Duplicate step 'a'"),
     (
         playbook({"step": "abc", "tool": noop(), "next": to("abd")}),
-        "There is no step 'abd' for this arc. Did you mean 'abc'?",
+        "Unknown step 'abd' in an arc. Did you mean 'abc'?",
     ),
-    (playbook({**STEP, "loop": {"iterator": "x"}}), "A loop has `in`"),
-    (playbook({**STEP, "loop": {"in": [1]}}), "A loop has an `iterator`"),
-    (playbook({"step": "a", "tool": {"kind": "htpt"}}), "There is no kind 'htpt'. Did you mean 'http'?"),
-    (playbook({"step": "a", "tool": {"kind": "snowflake"}}), "There is no kind 'snowflake'"),
+    (playbook({**STEP, "loop": {"iterator": "x"}}), "A loop must have `in`"),
+    (playbook({**STEP, "loop": {"in": [1]}}), "A loop must have an `iterator`"),
+    (playbook({"step": "a", "tool": {"kind": "htpt"}}), "Unknown kind 'htpt'. Did you mean 'http'?"),
+    (playbook({"step": "a", "tool": {"kind": "snowflake"}}), "Unknown kind 'snowflake'"),
     (playbook({**STEP, "when": "{{ x }}"}), "A step has no `when`"),
-    (playbook({**STEP, "case": []}), "`case` is gone"),
+    (playbook({**STEP, "case": []}), "`case` is no longer supported"),
     (playbook({**STEP, "output": {}}), "`spec.result` of its task"),
-    (playbook(STEP, executor={"spec": {"policy": {"defaults": {"timeout": 3}}}}), "`defaults` has no field 'timeout'"),
+    (
+        playbook(STEP, executor={"spec": {"policy": {"defaults": {"timeout": 3}}}}),
+        "Unknown field 'timeout' in `defaults`",
+    ),
     (playbook(STEP, executor={"spec": {"policy": {"defaults": {"timeout_s": 0}}}}), "must be longer than 0"),
-    (playbook(STEP, executor={"spec": {"policy": {"retry": {}}}}), "The policy of the executor has no field 'retry'"),
+    (
+        playbook(STEP, executor={"spec": {"policy": {"retry": {}}}}),
+        "Unknown field 'retry' in the policy of the executor",
+    ),
     (playbook({"step": "a", "tool": {**code("1"), "libs": {"d": {"from": "datetime"}}}}), "libs"),
-    (playbook({**STEP, "retry": {}}), "`retry` is gone"),
-    (playbook({**STEP, "sink": {}}), "`sink` is gone"),
-    (playbook({**STEP, "expr": "x"}), "`expr` is gone"),
-    (playbook({**STEP, "eval": "x"}), "`eval` is gone"),
-    (playbook({"step": "a", "tool": {**noop(), "spec": {"policy": [1]}}}), "A policy is a mapping with `rules`"),
+    (playbook({**STEP, "retry": {}}), "`retry` is no longer supported"),
+    (playbook({**STEP, "sink": {}}), "`sink` is no longer supported"),
+    (playbook({**STEP, "expr": "x"}), "`expr` is no longer supported"),
+    (playbook({**STEP, "eval": "x"}), "`eval` is no longer supported"),
+    (playbook({"step": "a", "tool": {**noop(), "spec": {"policy": [1]}}}), "A policy must be a mapping with `rules`"),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": {"policy": {"rules": [{"when": "{{ x }}", "then": {}}]}}}}),
-        "A rule says what to do",
+        "A rule must have an action",
     ),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("jump", to="b"))}}),
-        "There is no task 'b' in this pipeline",
+        "Unknown task 'b' in this pipeline",
     ),
-    (playbook({"step": "a", "tool": [{"x": noop()}, {"x": noop()}]}), "Two tasks of this pipeline are called 'x'"),
+    (playbook({"step": "a", "tool": [{"x": noop()}, {"x": noop()}]}), "Duplicate task 'x' in this pipeline"),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("explode"))}}),
-        "`do` is one of continue, retry, jump, break, fail",
+        "`do` must be one of continue, retry, jump, break, fail",
     ),
-    (playbook({"step": "a", "tool": {**noop(), "retry": 3}}), "`retry` is gone"),
-    (playbook(STEP, vars={"x": 1}), "`vars` is gone"),
-    (playbook(STEP, surprise=1), "A playbook has no field 'surprise'"),
-    (playbook({"step": "a"}), "A step has a `tool`, a `next`, or both"),
-    (playbook({"step": "a/b", "tool": noop()}), "The name 'a/b' holds /"),
-    (playbook({"step": "ctx", "tool": noop()}), "'ctx' means something else in expressions"),
-    (playbook(STEP, workload={"args": 1}), "'args' means something else in expressions"),
+    (playbook({"step": "a", "tool": {**noop(), "retry": 3}}), "`retry` is no longer supported"),
+    (playbook(STEP, vars={"x": 1}), "`vars` is no longer supported"),
+    (playbook(STEP, surprise=1), "Unknown field 'surprise' in a playbook"),
+    (playbook({"step": "a"}), "A step must have a `tool`, a `next`, or both"),
+    (playbook({"step": "a/b", "tool": noop()}), "Invalid name 'a/b': it contains /"),
+    (playbook({"step": "ctx", "tool": noop()}), "The name 'ctx' is reserved in expressions"),
+    (playbook(STEP, workload={"args": 1}), "The name 'args' is reserved in expressions"),
     (playbook({"step": "a", "tool": noop("{{ 1 + }}")}), "EXPRESSION_ERROR"),
-    (playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}), "The workbook has no task 'x'"),
+    (playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}), "Unknown task 'x' of the workbook"),
     (
         playbook({"step": "a", "tool": {"kind": "workbook", "name": "x", "arg": {}}}, workbook={"x": noop()}),
-        "A task of kind workbook has no field 'arg'. Did you mean 'args'?",
+        "Unknown field 'arg' in a task of kind workbook. Did you mean 'args'?",
     ),
     (
         playbook(
@@ -202,41 +207,41 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                 "y": {"tool": [{"kind": "workbook", "name": "x"}]},
             },
         ),
-        "These tasks of the workbook use each other in a circle: x -> y -> x.",
+        "Dependency cycle in the workbook: x -> y -> x.",
     ),
     (
         playbook(
             {"step": "a", "tool": {"kind": "workbook", "name": "x"}},
             workbook=[{"name": "x", "tool": [noop()], "arcs": []}],
         ),
-        "A task of the workbook has no field 'arcs'",
+        "Unknown field 'arcs' in a task of the workbook",
     ),
     (
         playbook(
             {"step": "a", "tool": {"kind": "workbook", "name": "x"}},
             workbook={"x": {"tool": noop(), "loop": {"in": []}}},
         ),
-        "A loop has an `iterator`",
+        "A loop must have an `iterator`",
     ),
     (
         playbook({"step": "a", "tool": {"kind": "workbook", "name": "x"}}, workbook={"x": {"tool": {"kind": "htp"}}}),
-        "There is no kind 'htp'. Did you mean 'http'?",
+        "Unknown kind 'htp'. Did you mean 'http'?",
     ),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules(otherwise("continue"), when("true", "fail"))}}),
-        "`else` comes last",
+        "`else`, or a rule without `when`, must be the last rule",
     ),
     (
         playbook({"step": "a", "tool": noop(), "next": to("a")}, executor={"spec": {"final_step": "a"}}),
-        "The final step is the last: 'a' has a `next`",
+        "The final step 'a' must not have a `next`",
     ),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules(when("true", None), otherwise("continue"))}}),
-        "A rule says what to do",
+        "A rule must have an action",
     ),
     (
         playbook({"step": "a", "tool": {**noop(), "spec": rules({"then": {"do": "fail"}}, otherwise("continue"))}}),
-        "`else` comes last, and so does a rule without `when`",
+        "`else`, or a rule without `when`, must be the last rule",
     ),
     (
         playbook(
@@ -251,44 +256,50 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
                 },
             }
         ),
-        "`else` comes last, and so does a rule without `when`",
+        "`else`, or a rule without `when`, must be the last rule",
     ),
-    (playbook(STEP, executor={"final_step": "a"}), "The executor has no field 'final_step'"),
-    (playbook({**STEP, "spec": {"dispatch": {"queue": "{{ q }}"}}}), "Which queue it is must be known from the start"),
-    (playbook(STEP, workload={"a": [{"secret": "TOKEN"}]}), "no secret comes of it. Name it where it is used"),
-    (playbook(STEP, workload={"api_password": "hunter2"}), "name it instead, where it is used: {secret: NAME}"),
-    (playbook(STEP, workbook={"x": {"kind": "nonsense"}}), "There is no kind 'nonsense'"),
-    (playbook(STEP, workbook={"x": {"tool": [noop(), {"kind": "noop", "retry": 3}]}}), "`retry` is gone"),
+    (playbook(STEP, executor={"final_step": "a"}), "Unknown field 'final_step' in the executor"),
+    (playbook({**STEP, "spec": {"dispatch": {"queue": "{{ q }}"}}}), "the queue must be known before the run starts"),
+    (playbook(STEP, workload={"a": [{"secret": "TOKEN"}]}), "are not resolved. Refer to the secret where it is used"),
+    (playbook(STEP, workload={"api_password": "hunter2"}), "refer to it where it is used: {secret: NAME}"),
+    (playbook(STEP, workbook={"x": {"kind": "nonsense"}}), "Unknown kind 'nonsense'"),
+    (
+        playbook(STEP, workbook={"x": {"tool": [noop(), {"kind": "noop", "retry": 3}]}}),
+        "`retry` is no longer supported",
+    ),
     (
         playbook({"step": "a", "tool": noop(), "next": {"arcs": [{"step": "a", "set": {"foo.x": 1}}]}}),
-        "An arc sets `ctx.name` or an argument, and not 'foo.x'.",
+        "An arc cannot set 'foo.x'. Set `ctx.name` or an argument.",
     ),
-    (playbook({"step": "a", "tool": {**noop(), "set": {"ctx.a.b": 1}}}), "write ctx.a, with a mapping"),
-    (playbook({"step": "a", "tool": [{**noop(), "name": 5}, noop()]}), "`name` is text; put it in quotes."),
-    (playbook(STEP, kind="Credential"), "A playbook says so: `kind: Playbook`."),
+    (playbook({"step": "a", "tool": {**noop(), "set": {"ctx.a.b": 1}}}), "Write ctx.a, with a mapping"),
+    (playbook({"step": "a", "tool": [{**noop(), "name": 5}, noop()]}), "`name` must be a string; put it in quotes."),
+    (playbook(STEP, kind="Credential"), "`kind` of a playbook must be `Playbook`."),
     (
         playbook({**STEP, "spec": {"policy": {"lifecycle": {"timeout": 3}}}}),
-        "`lifecycle` has no field 'timeout'",
+        "Unknown field 'timeout' in `lifecycle`",
     ),
-    (playbook({**STEP, "spec": {"policy": {"failure": {"mod": "best_effort"}}}}), "`failure` has no field 'mod'"),
+    (playbook({**STEP, "spec": {"policy": {"failure": {"mod": "best_effort"}}}}), "Unknown field 'mod' in `failure`"),
     (
         playbook({"step": "a", "tool": noop(), "next": {"arcs": [{"step": "a", "set": {"iter.x": 1}}]}}),
-        "'iter.x' belongs to an iteration",
+        "An arc cannot set 'iter.x' of an iteration",
     ),
-    (playbook({"step": "a", "tool": noop()}, workbook=["x"]), "A task of the workbook has a name and a tool."),
-    (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "The code is no Python"),
+    (playbook({"step": "a", "tool": noop()}, workbook=["x"]), "A task of the workbook must have a name and a tool."),
+    (playbook({"step": "a", "tool": {"kind": "python", "code": "def"}}), "Python syntax error"),
     (playbook({"step": "a", "tool": {"kind": "python", "code": "return 1"}}), "Set `result` instead."),
     (
         playbook({"step": "a", "tool": {"kind": "shell", "command": "true", "commands": ["false"]}}),
-        "`commands` says again what `command` says. Write one of them.",
+        "`commands` has the same meaning as `command`. Use only one of them.",
     ),
     (
         playbook({"step": "a", "tool": {"kind": "http", "url": "http://x.example", "json": {}, "body": "x"}}),
-        "`body` says again what `json` says.",
+        "`body` has the same meaning as `json`.",
     ),
-    (playbook({"step": "a", "tool": {"kind": "http"}}), "needs `url`"),
-    (playbook({"step": "a", "tool": {"kind": "postgres", "query": "select 1"}}), "Say which database"),
-    (playbook(STEP, executor={"spec": {"final_step": "z"}}), "There is no step 'z'"),
+    (playbook({"step": "a", "tool": {"kind": "http"}}), "requires `url`"),
+    (
+        playbook({"step": "a", "tool": {"kind": "postgres", "query": "select 1"}}),
+        "Set `auth` (the name of a secret with the database URL) or `connection`.",
+    ),
+    (playbook(STEP, executor={"spec": {"final_step": "z"}}), "Unknown step 'z'"),
 ]
 
 
@@ -321,10 +332,10 @@ workflow:
     - step: too
 """
     with pytest.raises(PlanInvalid) as caught:
-        load_plan(text, name="p.yaml", kinds=all_tools())
+        load_plan(text, name="p.yaml", tools=all_tools())
     assert [(problem.line, problem.sentence.split(".")[0]) for problem in caught.value.problems] == [
-        (13, "There is no task 'fetsh' in this pipeline"),
-        (16, "There is no step 'too' for this arc"),
+        (13, "Unknown task 'fetsh' in this pipeline"),
+        (16, "Unknown step 'too' in an arc"),
     ]
 
 
@@ -340,7 +351,7 @@ workflow:
     - {{step: nowhere}}
 """
     with pytest.raises(PlanInvalid) as caught:
-        load_plan(text, name="p.yaml", kinds=all_tools())
+        load_plan(text, name="p.yaml", tools=all_tools())
     assert [problem.line for problem in caught.value.problems if "nowhere" in problem.sentence] == [line]
 
 
@@ -355,12 +366,12 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
         all_tools(),
     )
     sentences = "\n".join(problem.sentence for problem in loaded.warnings)
-    assert "When none of these rules matches" in sentences
+    assert "If none of these rules matches" in sentences
     assert "No arc leads to 'lost'" in sentences
-    assert "Values become part of the SQL text" in sentences
-    assert "Its `auth` is not looked at: `path` says where it is." in sentences
-    assert "`attempts` is not looked at: it belongs to `do: retry`." in sentences
-    assert "`to` is not looked at: it belongs to `do: jump`." in sentences
+    assert "Expressions become part of the SQL text" in sentences
+    assert "`auth` is ignored because `path` gives the address." in sentences
+    assert "`attempts` is ignored: it belongs to `do: retry`." in sentences
+    assert "`to` is ignored: it belongs to `do: jump`." in sentences
 
 
 def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
@@ -385,7 +396,7 @@ def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
         all_tools(),
     )
     told = " ".join(problem.sentence for problem in loaded.warnings)
-    for words in ("`verify_ssl` is not looked at", "own `execution_id`", "`policy` is not looked at"):
+    for words in ("Unknown field `verify_ssl` is ignored", "`execution_id` is set by the run", "`policy` is ignored"):
         assert words in told
     route = loaded.plan.steps[0].route
     assert route is not None
@@ -414,18 +425,18 @@ def test_what_is_said_further_out_holds_for_tasks_that_do_not_say() -> None:
     own, lent, sub = route.tasks
     assert (own.timeout, lent.timeout, sub.timeout) == (5, 30, None)
     assert (own.inputs["args"], lent.inputs["args"]) == ({"x": 1, "y": 2}, {"x": 1, "y": 4, "z": 3})
-    assert [problem.sentence for problem in loaded.warnings if "`results` is not looked at" in problem.sentence]
+    assert [problem.sentence for problem in loaded.warnings if "`results` is ignored" in problem.sentence]
 
 
 @pytest.mark.parametrize("field", ["retry", "sink", "eval"])
 def test_a_field_that_is_gone_is_named_once(field: str) -> None:
     with pytest.raises(PlanInvalid) as caught:
         read(playbook({"step": "a", "tool": {**noop(), field: {}}}))
-    assert [f"`{field}` is gone" in problem.sentence for problem in caught.value.problems] == [True]
+    assert [f"`{field}` is no longer supported" in problem.sentence for problem in caught.value.problems] == [True]
 
 
 def test_the_path_of_a_playbook_is_known_from_the_start() -> None:
-    with pytest.raises(PlanInvalid, match="must be known from the start"):
+    with pytest.raises(PlanInvalid, match="the playbook must be known before the run starts"):
         read(playbook({"step": "a", "tool": {"kind": "playbook", "path": "{{ sub }}"}}))
 
 
@@ -434,7 +445,7 @@ def test_a_plan_file_cannot_use_what_only_playbooks_have() -> None:
         read({"plan": "p", "steps": [{"id": "a", "noetl.python": {"code": "1"}}]})
     with pytest.raises(PlanInvalid) as caught:
         read({"plan": "p", "order": "routed", "steps": [{"id": "a", "noop": {}}]})
-    assert "`order` is sequential or graph" in caught.value.problems[0].sentence
+    assert "`order` must be sequential or graph" in caught.value.problems[0].sentence
 
 
 FULL = playbook(
@@ -512,7 +523,7 @@ FULL = playbook(
 
 def test_what_is_shown_is_read_back_as_the_same_playbook() -> None:
     plan = read(FULL)
-    again = load_plan(plan_yaml(plan), kinds=all_tools()).plan
+    again = load_plan(plan_yaml(plan), tools=all_tools()).plan
     assert again == plan
     assert plan_body(again) == plan_body(plan)
 
@@ -523,7 +534,7 @@ def test_the_playbook_that_is_read_back_has_everything() -> None:
 
     def look(value: Any) -> None:
         if isinstance(value, msgspec.Struct):
-            usual = make_part(type(value), **{name: getattr(value, name) for name in _required(type(value))})
+            usual = make_canonical(type(value), **{name: getattr(value, name) for name in _required(type(value))})
             told = {name for name in value.__struct_fields__ if getattr(value, name) != getattr(usual, name)}
             said[type(value)] = said.get(type(value), set()) | told | _required(type(value))
             for name in value.__struct_fields__:
@@ -537,8 +548,8 @@ def test_the_playbook_that_is_read_back_has_everything() -> None:
     for step in plan.steps:
         look(step.route)
     parts = {
-        part for part in vars(parts_of_playbooks).values() if isinstance(part, type) and issubclass(part, Part)
-    } - {Part}
+        part for part in vars(parts_of_playbooks).values() if isinstance(part, type) and issubclass(part, PlanStruct)
+    } - {PlanStruct}
     assert {part.__name__: set(part.__struct_fields__) - said.get(part, set()) for part in parts} == {
         part.__name__: set[str]() for part in parts
     }
@@ -582,9 +593,9 @@ def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
     tool = {"kind": "workbook", "name": "w"}
     document = playbook({"step": "a", "spec": {"dispatch": "gpu"}, "tool": tool}, workbook={"w": whole})
     loaded = plan_from_dict(document, all_tools())
-    (inner,) = loaded.parts
+    (inner,) = loaded.sub_plans
     assert loaded.plan.steps[0].route is not None
-    assert loaded.plan.steps[0].route.tasks[0].inputs["ref"] == ref_of(inner)
+    assert loaded.plan.steps[0].route.tasks[0].inputs["ref"] == make_plan_ref(inner)
     assert inner.steps[0].route is not None
     assert [task.dispatch for task in inner.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
 
@@ -603,7 +614,7 @@ def test_a_workbook_that_uses_itself_over_and_over_is_read_at_once() -> None:
     assert len(read(document).steps) == 1
     more = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}]} for n in range(400)}
     deep = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**more, "w400": noop()})
-    assert "use each other more than 20 deep" in told(deep)[0]
+    assert "Nested more than 20 levels deep" in told(deep)[0]
 
 
 def test_what_is_said_of_a_workbook_task_where_it_is_used_wins_and_the_rest_holds() -> None:

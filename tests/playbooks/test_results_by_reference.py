@@ -16,9 +16,9 @@ import runwright as rw
 from engine_kit import engine, only, until
 from playbook_kit import code, noop, otherwise, play, playbook, result, rules, to, when
 from runwright.contract.paths import EntityPath
-from runwright.contract.resultref import parse_result_address, result_address
+from runwright.contract.result_ref import parse_result_address, result_address
 from runwright.control.operations import Operations
-from runwright.results.tiers import FolderTier, MemoryTier, Tiers, in_memory
+from runwright.storage.tiers import FolderTier, MemoryTier, Tiers, in_memory_tiers
 from servers import Nats
 
 LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
@@ -48,8 +48,8 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def names(operations: Operations, kind: str) -> list[str]:
-    tier = await operations.engine.results.tiers._tier(kind)
-    found: AsyncIterator[str] = tier.names("")
+    tier = await operations.engine.services.results.tiers._tier(kind)
+    found: AsyncIterator[str] = tier.list_keys("")
     return [name async for name in found]
 
 
@@ -118,7 +118,7 @@ async def test_what_is_only_wanted_for_a_while_is_deleted(kind: str, file_store:
             return [name.partition("/")[0] for name in await names(operations, kind)] == ["permanent"]
 
         await until(is_tidy, "an orderly store")
-        with pytest.raises(rw.RunwrightError, match="kept for the execution only") as error:
+        with pytest.raises(rw.RunwrightError, match="stored for the execution only") as error:
             await operations.result(snapshot.run_id, "b")
         assert error.value.code == "REFERENCE_NOT_AVAILABLE"
 
@@ -128,7 +128,7 @@ async def test_prune_finds_what_was_left_behind(kind: str, file_store: str) -> N
         return not whole
 
     async with engine(file_store) as operations:
-        tiers = operations.engine.results.tiers
+        tiers = operations.engine.services.results.tiers
         tier = await tiers._tier(kind)
         digest = "0" * 64
         left = [f"execution/r/-/kept-{digest}", f"step/r/a/kept-{digest}", f"expiring/r/-/12-{digest}"]
@@ -184,13 +184,13 @@ async def test_selected_fields_are_read_without_fetching(file_store: str) -> Non
     )  # fmt: skip
     async with engine(file_store) as operations:
         fetched: list[Any] = []
-        get = operations.engine.results.tiers.get
+        get = operations.engine.services.results.tiers.get
 
         async def noting(run_id: str, ref: Any) -> bytes:
             fetched.append(ref)
             return await get(run_id, ref)
 
-        operations.engine.results.tiers.get = noting  # type: ignore[method-assign]
+        operations.engine.services.results.tiers.get = noting  # type: ignore[method-assign]
         snapshot, _ = await play(operations, document)
         assert await result(operations, snapshot) == {"more": True, "from": "local"}
         assert fetched == []
@@ -211,12 +211,12 @@ async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
         run_id = await first.start(first.load(document))
         await until(lambda: asyncio.to_thread(Path("reached").exists))
     async with engine(file_store, alone=True) as operations:
-        tier = await operations.engine.results.tiers._tier("local")
-        (key,) = [name async for name in tier.names("")]
+        tier = await operations.engine.services.results.tiers._tier("local")
+        (key,) = [name async for name in tier.list_keys("")]
         body = await tier.get(key)
         await tier.delete(key)
         Path("go").touch()
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         await until(lambda: operations.log.find_event(run_id, "TaskAttemptFailed", "b/use", 2))
         await tier.put(key, body)
         snapshot = await operations.wait(run_id, 20)
@@ -269,7 +269,7 @@ async def test_what_says_whose_results_are_goes_after_them() -> None:
         asked.append(run_id)
         return True
 
-    gone = await in_memory(lambda: 0, tier).prune(is_over)
+    gone = await in_memory_tiers(lambda: 0, tier).prune(is_over)
     assert (sorted(set(asked)), tier.bodies, max(gone.values(), key=str)) == (["alone", "long"], {}, 1)
     assert deleted[0].endswith("2" * 64)
 
@@ -290,7 +290,7 @@ async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) ->
 
 async def test_what_is_there_is_not_taken_away_from_whoever_reads_it(kind: str, file_store: str) -> None:
     async with engine(file_store) as operations:
-        tier = await operations.engine.results.tiers._tier(kind)
+        tier = await operations.engine.services.results.tiers._tier(kind)
         body = bytes(3_000_000)
         await tier.put("permanent/r/-/kept", body)
 
@@ -319,7 +319,7 @@ async def test_what_was_left_half_written_is_deleted_in_time(file_store: str, tm
 async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(file_store: str, text: str) -> None:
     """Neither what a task gave, nor what came with its failure."""
     async with engine(file_store) as operations:
-        tier = await operations.engine.results.tiers._tier("local")
+        tier = await operations.engine.services.results.tiers._tier("local")
         asked = asyncio.Event()
 
         async def never(key: str, body: bytes) -> None:
@@ -351,14 +351,14 @@ async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
         await until(lambda: asyncio.to_thread(Path("reached").exists))
     Path("go").touch()
     async with engine(file_store, alone=True) as operations:
-        tiers = operations.engine.results.tiers
+        tiers = operations.engine.services.results.tiers
         opening = tiers._stores["local"]
 
         async def away() -> Any:
             raise ConnectionRefusedError("nobody is there")
 
         monkeypatch.setitem(tiers._stores, "local", away)  # type: ignore[arg-type]
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         await until(lambda: operations.log.find_event(run_id, "TaskAttemptFailed", "b/use", 2))
         monkeypatch.setitem(tiers._stores, "local", opening)  # type: ignore[arg-type]
         snapshot = await operations.wait(run_id, 20)
@@ -372,7 +372,7 @@ async def test_a_result_has_its_time(file_store: str) -> None:
     async with engine(file_store) as operations:
         snapshot, _ = await play(operations, document)
         await asyncio.sleep(0.1)
-        with pytest.raises(rw.RunwrightError, match="kept until 20"):
+        with pytest.raises(rw.RunwrightError, match="expired at 20"):
             await operations.result(snapshot.run_id, "a")
         ref = (await events(operations, snapshot.run_id, "ResultStored"))[0].payload
         assert ref is not None
@@ -505,7 +505,7 @@ async def test_whoever_plays_another_playbook_can_read_what_it_kept_for_itself(
         run_id = await first.start(first.load(document))
         await until(lambda: first.log.find_event(run_id, "StepStarted", "rest"))
     async with engine(file_store, alone=True) as operations:
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         snapshot = await operations.wait(run_id, 20)
         assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
 
@@ -541,19 +541,19 @@ async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(fi
         address = result_address(snapshot.run_id, EntityPath("a", task="big"), 1)
         same, _ = await play(operations, stranger, params={"ref": address})
         assert (await result(operations, same))["paging"]["next"] == "c7"
-        from runwright.control.operations import Place
+        from runwright.control.run_scope import RunScope
 
-        other, story = await play(operations, stranger, params={"ref": address}, place=Place("other", "p", "e"))
+        other, story = await play(operations, stranger, params={"ref": address}, place=RunScope("other", "p", "e"))
         assert other.status == "FAILED"
         assert "TaskFailed b/b REFERENCE_NOT_AVAILABLE" in story
-        with pytest.raises(rw.RunwrightError, match="another run"):
+        with pytest.raises(rw.RunwrightError, match="belongs to run"):
             await operations.result(same.run_id, address)
 
 
 async def test_a_store_that_is_not_configured_is_refused_before_anything_runs(file_store: str) -> None:
     document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE), store={"kind": "s3"})}]})
     async with engine(file_store) as operations:
-        with pytest.raises(rw.RunwrightError, match=r"no store 's3'.*\[results.s3\]") as error:
+        with pytest.raises(rw.RunwrightError, match=r"Unknown result store 's3'.*\[results.s3\]") as error:
             await operations.start(operations.load(document))
         assert error.value.code == "CAPABILITY_NOT_SUPPORTED"
         assert (await operations.log.list_runs()).runs == []
@@ -605,8 +605,8 @@ async def test_a_decision_waits_for_a_store_that_does_not_answer(
         nats.kill()
         Path("go").touch()
         async with engine(file_store, alone=True) as operations:
-            await operations.take_up(run_id)
-            await until(lambda: asyncio.sleep(0.05, "waits for a value" in caplog.text), "the warning")
+            await operations.resume(run_id)
+            await until(lambda: asyncio.sleep(0.05, "fetching a value failed" in caplog.text), "the warning")
             nats.start()
             snapshot = await operations.wait(run_id, 30)
             assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", "many")
@@ -625,7 +625,7 @@ async def test_a_run_can_be_stopped_while_a_store_does_not_answer(
     document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE))}]})
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
-        await until(lambda: asyncio.sleep(0.05, "waits to put a value aside" in caplog.text), "the warning")
+        await until(lambda: asyncio.sleep(0.05, "storing a large value failed" in caplog.text), "the warning")
         await operations.signal(
             run_id, signal, {"reason": "enough"} if signal == "EMERGENCY_STOP" else None, reason="enough"
         )
@@ -664,7 +664,7 @@ def test_an_address_can_be_read_back(place: EntityPath) -> None:
     text = result_address("run 1/x", place, 4)
     read = parse_result_address(text)
     assert read is not None
-    assert (read.run_id, read.place, read.attempt) == ("run 1/x", place, 4)
+    assert (read.run_id, read.path, read.attempt) == ("run 1/x", place, 4)
 
 
 async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
@@ -701,7 +701,7 @@ async def test_a_forged_reference_leads_nowhere(file_store: str, tmp_path: Path,
         "scope": "permanent", "meta": {"bytes": 3, "sha256": digest},
     }  # fmt: skip
     async with engine(file_store) as operations:
-        tiers = operations.engine.results.tiers
+        tiers = operations.engine.services.results.tiers
         await (await tiers._tier("local")).put(f"permanent/theirs/-/kept-{digest}", b"[1]")
         assert await tiers.get("theirs", ref) == b"[1]"
         with pytest.raises(rw.RunwrightError) as error:

@@ -11,8 +11,8 @@ import pytest
 import runwright as rw
 from engine_kit import ended, engine, event, only, story
 from playbook_kit import HOLD, code, noop, otherwise, playbook, rules, to
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
 
 
 def held(go: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ ALLOWED = 120  # megabytes beyond a loop of a hundredth; 100,000 pages of 100 KB
 RUN = """
 import asyncio, json, resource, sys
 from pathlib import Path
-from runwright.control.open import open_operations
+from runwright.control.bootstrap import open_operations
 
 async def run(operations, size):
     document = json.loads(Path("playbook.json").read_text())

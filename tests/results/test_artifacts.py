@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runwright.config.artifact_store import artifact_store
 from runwright.contract.errors import RunwrightError
 from runwright.contract.refs import ArtifactRef
-from runwright.control.artifacts import artifact_store
-from runwright.results.artifacts import ArtifactStore, Folder, Key, read_key
+from runwright.storage.artifacts import ArtifactKey, ArtifactStore, FolderBackend, parse_artifact_key
 
 DAY = 86_400_000_000
 NOW = int(datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp() * 1e6)
@@ -64,14 +64,14 @@ def test_the_same_again_is_the_same_artifact(store: ArtifactStore) -> None:
 
 
 def test_an_artifact_is_its_tenants(store: ArtifactStore, tmp_path: Path, clock: Clock) -> None:
-    default, acme, other = (store.of(tenant) for tenant in ("default", "acme", "other"))
+    default, acme, other = (store.for_tenant(tenant) for tenant in ("default", "acme", "other"))
     refs = [each.put(b"the same bytes", "report") for each in (default, acme)]
     assert len({ref.uri for ref in refs}) == 2
     for ref, owner in zip(refs, (default, acme), strict=True):
         assert owner.get(ref, tmp_path / "copy") == 14
         assert store.get(ref, tmp_path / "copy") == 14  # whoever has the whole store has all that is in it
         for stranger in {default, acme, other} - {owner}:
-            with pytest.raises(RunwrightError, match="is not there") as refused:
+            with pytest.raises(RunwrightError, match="not found") as refused:
                 stranger.get(ref.uri, tmp_path / "stolen")
             assert refused.value.code == "REFERENCE_NOT_AVAILABLE"
     assert not (tmp_path / "stolen").exists()
@@ -81,7 +81,7 @@ def test_an_artifact_is_its_tenants(store: ArtifactStore, tmp_path: Path, clock:
 
 def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: dict[str, Any], tmp_path: Path) -> None:
     ref = store.put(b"as it was", "report")
-    store._shelf.put(key_of(ref), _file(tmp_path, b"as it was not"))
+    store._backend.put(key_of(ref), _file(tmp_path, b"as it was not"))
     with pytest.raises(RunwrightError, match="is damaged"):
         store.get(ref, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
@@ -90,7 +90,7 @@ def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: 
 def test_what_is_damaged_is_mended_by_making_it_again(tmp_path: Path, clock: Clock) -> None:
     store = artifact_store({}, tmp_path, clock.now)
     ref = store.put(b"as it was", "report")
-    store._shelf.put(key_of(ref), _file(tmp_path, b"as it was not"))
+    store._backend.put(key_of(ref), _file(tmp_path, b"as it was not"))
     assert store.put(b"as it was", "report") == ref
     assert store.get(ref, tmp_path / "copy") == 9
 
@@ -105,7 +105,7 @@ def test_many_may_fetch_to_one_place(store: ArtifactStore, tmp_path: Path) -> No
 
 def test_what_is_gone_or_no_artifact_is_said_to_be(store: ArtifactStore, tmp_path: Path) -> None:
     ref = store.put(b"x", "report")
-    store._shelf.delete(key_of(ref))
+    store._backend.delete(key_of(ref))
     with pytest.raises(RunwrightError) as gone:
         store.get(ref, tmp_path / "copy")
     assert gone.value.code == "REFERENCE_NOT_AVAILABLE"
@@ -142,7 +142,7 @@ def test_without_a_retention_all_is_kept(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.mark.parametrize("kind", ["", "Report", "../x", "a/b", "x" * 65, "ä", "a\n"])
 def test_a_kind_is_a_plain_word(kind: str, tmp_path: Path, clock: Clock) -> None:
-    with pytest.raises(RunwrightError, match="cannot be the kind"):
+    with pytest.raises(RunwrightError, match="Invalid artifact kind"):
         artifact_store({}, tmp_path, clock.now).put(b"x", kind)
 
 
@@ -156,11 +156,11 @@ def test_a_file_that_is_not_there_cannot_be_kept(tmp_path: Path, clock: Clock) -
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"stor": "x"}, "no 'stor'. Did you mean 'store'"),
-        ({"store": 7}, "store is a folder"),
-        ({"store": "gopher://x"}, "is neither"),
-        ({"store": "s3://"}, "is neither"),
-        ({"retention": "90d"}, "is a table"),
+        ({"stor": "x"}, "'stor' in .artifacts.. Did you mean 'store'"),
+        ({"store": 7}, "store must be a folder"),
+        ({"store": "gopher://x"}, "not 'gopher://x'"),
+        ({"store": "s3://"}, "not 's3://'"),
+        ({"retention": "90d"}, "must be a table"),
         ({"retention": {"report": "soon"}}, "report: A duration"),
     ],
 )
@@ -181,21 +181,24 @@ def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
 
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True), st.dates(), st.binary(min_size=32, max_size=32))
 def test_a_key_is_read_as_it_was_written(kind: str, day: Any, digest: bytes) -> None:
-    for key in (Key(kind, day.isoformat(), digest.hex()), Key(kind, day.isoformat(), digest.hex(), digest[::-1].hex())):
-        assert read_key(f"s3://bucket/some/prefix/{key}") == read_key(str(key)) == key
+    for key in (
+        ArtifactKey(kind, day.isoformat(), digest.hex()),
+        ArtifactKey(kind, day.isoformat(), digest.hex(), digest[::-1].hex()),
+    ):
+        assert parse_artifact_key(f"s3://bucket/some/prefix/{key}") == parse_artifact_key(str(key)) == key
 
 
 def test_a_folder_is_empty_when_all_is_deleted(tmp_path: Path, clock: Clock) -> None:
-    store = ArtifactStore(Folder(tmp_path / "a"), tempfile.NamedTemporaryFile, clock.now, {"x": 1})
+    store = ArtifactStore(FolderBackend(tmp_path / "a"), tempfile.NamedTemporaryFile, clock.now, {"x": 1})
     store.put(b"1", "x")
-    store.of("acme").put(b"1", "x")
+    store.for_tenant("acme").put(b"1", "x")
     clock.time += int(timedelta(days=3).total_seconds() * 1e6)
     assert len(store.prune()) == 2
     assert list((tmp_path / "a").iterdir()) == []
 
 
-def key_of(ref: ArtifactRef) -> Key:
-    key = read_key(ref.uri)
+def key_of(ref: ArtifactRef) -> ArtifactKey:
+    key = parse_artifact_key(ref.uri)
     assert key is not None
     return key
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import runwright as rw
 from runwright.contract.envelope import MAX_DEPTH, check_payload
-from runwright.results.encoding import MAX_RESULT_BYTES, MAX_RESULT_DEPTH, encode_result
+from runwright.storage.json_encoding import MAX_RESULT_BYTES, MAX_RESULT_DEPTH, encode_result
 
 
 class Colour(enum.Enum):
@@ -109,16 +109,16 @@ def nested(depth: int) -> Any:
         (Weird(), "Weird"),
         ((n for n in [1]), "of type generator"),
         (deque([1]), "of type collections.deque"),
-        ({"x": "a\0b"}, "`result.x` holds a NUL"),
+        ({"x": "a\0b"}, "`result.x` contains a NUL"),
         ({"a\0b": 1}, "NUL"),
-        ({"x": "a\ud800"}, "`result.x` holds half a surrogate"),
+        ({"x": "a\ud800"}, "`result.x` contains half a surrogate"),
         ({"\udfff": 1}, "half a surrogate"),
-        ({(1, 2): 3}, "key (1, 2)` is no text"),
-        ({uuid.UUID(int=1): 3}, "is no text"),
+        ({(1, 2): 3}, "key (1, 2)` is not text"),
+        ({uuid.UUID(int=1): 3}, "is not text"),
         (Order(1, body=Weird()), "`result.body` is of type"),
         (Order(1, body=b"x"), "`result.body` is raw bytes"),
         (Row(1, body=float("nan")), "`result.body` is nan"),
-        (holds_itself(), "holds itself"),
+        (holds_itself(), "contains itself"),
         (nested(MAX_RESULT_DEPTH + 1), "nested more than"),
         (nested(100_000), "nested"),
         (Hostile(a=1), "ZeroDivisionError"),

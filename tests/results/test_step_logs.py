@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runwright.results import loglines
-from runwright.results.logfiles import CAP_BYTES, is_beneath, may_be_beneath, safe_name
-from runwright.results.steplogs import LogLine, StepLogs
+from runwright.storage.output import writer as loglines
+from runwright.storage.output.chunks import CAP_BYTES, is_beneath, may_be_beneath, safe_name
+from runwright.storage.output.files import LogLine, StepLogs
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_an_overlong_line_is_split_between_characters(logs: StepLogs, pieces: in
     assert lines[-1] == "short"
     assert "".join(lines[:-1]) == text
     assert len(lines) > 4
-    assert max(len(line.encode()) for line in lines) <= loglines.LONGEST_LINE
+    assert max(len(line.encode()) for line in lines) <= loglines.MAX_LINE_BYTES
 
 
 def test_a_million_short_lines_take_few_writes(logs: StepLogs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_a_full_disk_drops_output_with_one_warning_and_a_note(
     writer.close()
     assert len(caplog.records) == 1
     lines = list(logs.read("r"))
-    assert texts(lines) == ["before", "... 111 bytes of output are not kept ...", "after"]
+    assert texts(lines) == ["before", "... 111 bytes of output were dropped ...", "after"]
     logs.close()
 
 

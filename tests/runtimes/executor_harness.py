@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from runwright.contract.plan import Step, StepClass
-from runwright.runtimes.executor import Execution, Executor, Outcome, Work
+from runwright.runtimes.executor.executor import Executor, LocalExecution, Outcome, Work
 from runwright.tools.base import StepContext
 from runwright.tools.registry import builtin_tools
 
@@ -25,7 +25,7 @@ class Job:
         self._output = output
         self.outcomes: list[Outcome] = []
         self._over = asyncio.Event()
-        self.execution: Execution = desk.executor.start(work, self._done)
+        self.execution: LocalExecution = desk.executor.start(work, self._done)
 
     def _done(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

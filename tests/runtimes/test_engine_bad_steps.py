@@ -24,9 +24,9 @@ def store(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def bystanders(store: str, caplog: pytest.LogCaptureFixture) -> AsyncGenerator[Operations]:
+async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: Any) -> AsyncGenerator[Operations]:
     """An engine on which other runs go on all the time; afterwards, none of them was held up, and the lease is the first."""
-    async with engine(store, lease_ttl=TTL) as operations:
+    async with engine(store, lease_ttl=TTL, **settings) as operations:
         lease = operations.engine.keeper.lease
         assert lease is not None
         small = operations.load(
@@ -135,9 +135,8 @@ async def test_a_step_that_prints_100_mb_harms_nobody(
 
 
 async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
-    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.3)
     alive = tmp_path / "alive"
     alive.touch()
     steps = [
@@ -152,7 +151,7 @@ async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
             "python": {"call": "engine_steps:fork_children", "args": {"file": str(alive)}},
         },
     ]
-    async with bystanders(store, caplog) as operations:
+    async with bystanders(store, caplog, stop_grace=0.3) as operations:
         snapshot = await run(operations, {"plan": "p", "order": "graph", "onFailure": "continue", "steps": steps})
     assert step_of(snapshot, "shell").status == "FAILED"
 
@@ -166,9 +165,8 @@ async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
 
 @pytest.mark.parametrize("kind", ["shell", "isolation"])
 async def test_a_process_that_ignores_sigterm_is_killed_when_its_time_is_up(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    monkeypatch.setattr("runwright.runtimes.launch.STOP_GRACE", 0.3)
     step: dict[str, Any] = {"id": "a", "timeout": "1s", "shell": "trap '' TERM; while true; do sleep 0.05; done"}
     if kind == "isolation":
         step = {
@@ -177,7 +175,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_when_its_time_is_up(
             "class": "isolation",
             "python": {"call": "engine_steps:ignore_sigterm", "args": {"file": str(tmp_path / "pid")}},
         }
-    async with bystanders(store, caplog) as operations:
+    async with bystanders(store, caplog, stop_grace=0.3) as operations:
         snapshot = await run(operations, {"plan": "p", "steps": [step]})
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "STEP_TIMEOUT"

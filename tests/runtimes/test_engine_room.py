@@ -11,7 +11,7 @@ import pytest
 
 from engine_kit import ended, engine, event, held, python, run, sleep
 from runwright.contract.plan import StepClass
-from runwright.runtimes import executor
+from runwright.runtimes.executor import executor
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> str:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for one step of each class."""
     for step_class in StepClass:
-        monkeypatch.setitem(executor.DEFAULT_ROOM, step_class, 1)
+        monkeypatch.setitem(executor.DEFAULT_CAPACITY, step_class, 1)
 
 
 def plan(*steps: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ async def test_heavy_steps_do_not_exceed_the_processors(store: str, tmp_path: Pa
         counts = [
             await operations.result(snapshot.run_id, part.step_id) for snapshot in snapshots for part in snapshot.steps
         ]
-    assert max(counts) <= executor.DEFAULT_ROOM[StepClass.HEAVY]
+    assert max(counts) <= executor.DEFAULT_CAPACITY[StepClass.HEAVY]
 
 
 @pytest.mark.usefixtures("narrow")

@@ -14,11 +14,12 @@ import runwright as rw
 from engine_kit import alerts, ended, engine, event, held, only, python, run, step_of, story, until
 from runwright.contract import payloads
 from runwright.control.operations import Operations
-from runwright.core.decide import Decider
-from runwright.core.draft import draft
-from runwright.log.clock import SystemIds
-from runwright.log.open import new_event, open_log
-from runwright.runtimes.registry import EventIdRegistry
+from runwright.core.decider import Decider
+from runwright.core.scheduling.drafts import draft
+from runwright.log.builders import new_event
+from runwright.log.factory import open_log
+from runwright.log.system_clock import SystemIds
+from runwright.runtimes.event_ids import EventIdRegistry
 
 
 class Troubled:
@@ -45,7 +46,7 @@ class Troubled:
         return call
 
 
-WRITES = ("append", "append_own", "create_run")
+WRITES = ("append", "append_prepared", "create_run")
 
 
 def not_written(*_: Any) -> None:
@@ -73,7 +74,7 @@ async def troubled(
             logs.append(Troubled(log))
             yield logs[-1]
 
-    monkeypatch.setattr("runwright.control.open.open_log", opened)
+    monkeypatch.setattr("runwright.control.bootstrap.open_log", opened)
     async with engine(store, **settings) as operations:
         yield operations, logs[-1]
 
@@ -147,7 +148,7 @@ async def test_an_end_that_does_not_get_in_within_the_write_budget_fails_the_att
             not_written()
 
     async with troubled(store, monkeypatch) as (operations, log):
-        operations.engine.write_budget = 0.3
+        operations.services.write_budget = 0.3
         log.trouble = no_completions
         run_id = await operations.start(
             operations.load(plan(tmp_path / "notes", retry={"maxAttempts": 2, "initial": "0.2s", "jitter": False}))
@@ -179,7 +180,7 @@ async def test_an_end_that_may_have_got_in_is_never_followed_by_its_opposite(
             who_knows()
 
     async with troubled(store, monkeypatch) as (operations, log):
-        operations.engine.write_budget = 0.2
+        operations.services.write_budget = 0.2
         log.after = lose_then_fail
         run_id = await operations.start(
             operations.load(plan(tmp_path / "notes", retry={"maxAttempts": 2, "initial": 0}))
@@ -228,7 +229,7 @@ async def test_a_store_that_was_away_altogether_comes_back_and_all_runs_go_on(
         },
     ]
     async with troubled(store, monkeypatch, lease_ttl=2.0, park_after=0.0) as (operations, log):
-        operations.engine.write_budget = 0.3
+        operations.services.write_budget = 0.3
         found = [await operations.start(operations.load(document)) for document in documents]
         await event(operations, found[0], "StepStarted", "a")
         log.trouble = not_written
@@ -280,7 +281,7 @@ async def test_a_signal_between_two_slices_of_a_large_append_loses_no_step(
 
 async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine(store) as operations:
-        real, left = operations.engine.results.put, 2
+        real, left = operations.engine.services.results.put, 2
 
         async def put(*arguments: Any) -> None:
             nonlocal left
@@ -289,7 +290,7 @@ async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, mo
                 raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "No space left on device.")
             await real(*arguments)
 
-        monkeypatch.setattr(operations.engine.results, "put", put)
+        monkeypatch.setattr(operations.engine.services.results, "put", put)
         snapshot = await run(
             operations,
             {"plan": "p", "steps": [{"id": "a", "python": {"call": "engine_steps:big", "args": {"size": 70_000}}}]},
@@ -330,7 +331,7 @@ async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_p
         steps = [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
         await event(operations, run_id, "StepStarted", "a")
-        operations.engine.keeper._good_until = 0.0
+        operations.engine.keeper._valid_until = 0.0
         go.touch()
         snapshot = await ended(operations, run_id)
         assert [finding async for finding in operations.log.verify(run_id)] == []
@@ -348,11 +349,11 @@ class Nonsense:
         self.given_up = False
 
     def apply(self, decider: Decider) -> None:
-        decider.say("StepCompleted", self.step, 7, payloads.StepCompleted(1))
+        decider.emit("StepCompleted", self.step, 7, payloads.StepCompleted(1))
 
-    def durable(self) -> None: ...
+    def on_durable(self) -> None: ...
 
-    def give_up(self, _error: rw.RunwrightError) -> None:
+    def on_abandoned(self, _error: rw.RunwrightError) -> None:
         self.given_up = True
 
 
@@ -369,7 +370,7 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
         await event(operations, run_id, "StepStarted", "b")
-        operations.engine._drivers[run_id].tell(Nonsense("a"))
+        operations.engine._drivers[run_id].report(Nonsense("a"))
         raised = await alerts(operations, run_id, "INVALID_TRANSITION")
         assert raised[0].facts == {
             "invalidTransitionDetected": True,
@@ -392,7 +393,7 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
 
 class NonsenseOfTheRun(Nonsense):
     def apply(self, decider: Decider) -> None:
-        decider.say("RunResumed", None, 7)
+        decider.emit("RunResumed", None, 7)
 
 
 async def test_a_run_of_which_nothing_can_be_said_is_left_for_a_person(store: str, tmp_path: Path) -> None:
@@ -402,7 +403,7 @@ async def test_a_run_of_which_nothing_can_be_said_is_left_for_a_person(store: st
         run_id = await operations.start(operations.load(document), run_id="run-1")
         await event(operations, run_id, "StepStarted", "a")
         before = await story(operations, run_id)
-        operations.engine._drivers[run_id].tell(NonsenseOfTheRun("a"))
+        operations.engine._drivers[run_id].report(NonsenseOfTheRun("a"))
         await alerts(operations, run_id, "INVALID_TRANSITION")
 
         async def is_free() -> bool:
@@ -424,11 +425,11 @@ def test_an_event_keeps_its_id_until_it_is_in_the_log() -> None:
     registry = EventIdRegistry(SystemIds(), run, "embedded")
     made = draft("StepStarted", "2026-01-01T00:00:00.000000Z", 1, "a")
     again = draft("StepStarted", "2026-01-01T00:00:09.000000Z", 2, "a")
-    first = registry.event(made)
-    registry.keep([first])  # it was offered, and nobody knows yet whether it got in
-    assert registry.event(again).event_id == first.event_id
-    assert registry.event(draft("StepStarted", made.emitted_at, 1, "b")).event_id != first.event_id
-    assert registry.event(draft("StepStarted", made.emitted_at, 1, "a", 2)).event_id != first.event_id
+    first = registry.prepare(made)
+    registry.remember([first])  # it was offered, and nobody knows yet whether it got in
+    assert registry.prepare(again).event_id == first.event_id
+    assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "b")).event_id != first.event_id
+    assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "a", 2)).event_id != first.event_id
 
 
 async def test_every_event_of_a_run_has_an_id_of_its_own(store: str, tmp_path: Path) -> None:
@@ -494,5 +495,5 @@ async def test_waiters_are_told_when_a_driver_breaks(
             return (await operations.log.find_run(run_id)).owner is None
 
         await until(free, "the release of the run")
-        await operations.take_up(run_id)
+        await operations.resume(run_id)
         assert (await ended(operations, run_id)).status == "COMPLETED"

@@ -128,6 +128,6 @@ async def test_an_idle_executor_sleeps() -> None:
     async with desk() as at:
         await at.call("give_async", 1).result()
         loops = at.executor._step_loops
-        await until(lambda: not loops._work.is_set())
+        await until(lambda: not loops._has_work.is_set())
         await asyncio.sleep(0.3)
-        assert not loops._work.is_set()
+        assert not loops._has_work.is_set()

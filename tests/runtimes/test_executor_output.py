@@ -15,8 +15,8 @@ import pytest
 from executor_harness import desk
 from rich.console import Console
 
-from runwright.results.steplogs import StepLogs
-from runwright.runtimes.executor_output import OutputRouter
+from runwright.runtimes.executor.output_capture import OutputRouter
+from runwright.storage.output.files import StepLogs
 
 
 async def test_a_step_prints_to_its_log_and_not_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

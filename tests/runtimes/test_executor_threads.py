@@ -39,8 +39,8 @@ async def test_done_is_called_later_on_the_drivers_own_thread() -> None:
         threads: list[str] = []
         for function in ("give", "give_async"):
             job = at.call(function)
-            done = job.execution.done
-            job.execution.done = lambda outcome, done=done: (
+            done = job.execution.on_done
+            job.execution.on_done = lambda outcome, done=done: (
                 threads.append(threading.current_thread().name),
                 done(outcome),
             )
@@ -166,7 +166,7 @@ async def test_a_function_that_ignores_it_is_given_up_after_the_grace_and_its_re
         executor_jobs.gate("stubborn").set()
         await until(lambda: at.executor.dropped == 1)
         assert len(stubborn.outcomes) == 1
-        assert at.executor._threads.most == 1
+        assert at.executor._threads.max_threads == 1
         assert await at.call("give", 2).result() == 2
 
 
@@ -209,24 +209,24 @@ async def test_cancelling_what_has_ended_does_nothing() -> None:
 
 async def test_there_is_only_so_much_room_and_what_was_given_up_takes_none() -> None:
     executor_jobs.GATES.clear()
-    async with desk(room={StepClass.LIGHT: 3}) as at:
-        light, heavy = at.executor.room(StepClass.LIGHT), at.executor.room(StepClass.HEAVY)
-        assert (light, heavy > 0, at.executor.room(StepClass.ISOLATION)) == (3, True, 2 * heavy)
+    async with desk(capacity={StepClass.LIGHT: 3}) as at:
+        light, heavy = at.executor.free_slots(StepClass.LIGHT), at.executor.free_slots(StepClass.HEAVY)
+        assert (light, heavy > 0, at.executor.free_slots(StepClass.ISOLATION)) == (3, True, 2 * heavy)
         job = at.call("wait_for", "room")
         noop = at.start("noop", {})
         big = at.call("give", 1, step_class=StepClass.HEAVY)
-        assert at.executor.room(StepClass.LIGHT) == 1
-        assert at.executor.room(StepClass.HEAVY) == heavy - 1
+        assert at.executor.free_slots(StepClass.LIGHT) == 1
+        assert at.executor.free_slots(StepClass.HEAVY) == heavy - 1
         await noop.end()
         await big.end()
-        assert at.executor.room(StepClass.LIGHT) == 2
+        assert at.executor.free_slots(StepClass.LIGHT) == 2
         await until(lambda: "room" in executor_jobs.GATES)
         job.execution.kill()
         await job.end()
-        assert at.executor.room(StepClass.LIGHT) == 3
+        assert at.executor.free_slots(StepClass.LIGHT) == 3
         executor_jobs.gate("room").set()
         await until(lambda: at.executor.dropped == 1)
-        assert (at.executor.room(StepClass.LIGHT), at.executor.room(StepClass.HEAVY)) == (3, heavy)
+        assert (at.executor.free_slots(StepClass.LIGHT), at.executor.free_slots(StepClass.HEAVY)) == (3, heavy)
 
 
 async def test_a_driver_that_fails_to_take_one_outcome_gets_the_next() -> None:
@@ -234,7 +234,7 @@ async def test_a_driver_that_fails_to_take_one_outcome_gets_the_next() -> None:
         complaints: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
         bad = at.call("give", 1)
-        bad.execution.done = lambda _: 1 / 0  # type: ignore[assignment,return-value]
+        bad.execution.on_done = lambda _: 1 / 0  # type: ignore[assignment,return-value]
         assert await at.call("give", 2).result() == 2
         await until(lambda: len(complaints) == 1)
 

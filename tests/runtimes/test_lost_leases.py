@@ -41,7 +41,7 @@ async def test_an_end_that_did_not_get_into_the_log_is_no_end(store: str, monkey
     """The lease is found to be lost while the run's last event is offered."""
     async with engine(store) as operations:
         log = operations.log
-        append, refused = log.append_own, list[bool]()
+        append, refused = log.append_prepared, list[bool]()
 
         async def once_too_late(events: Any, **more: Any) -> Any:
             if not refused and any(event.stored.event_type == "RunCompleted" for event in events):
@@ -49,7 +49,7 @@ async def test_an_end_that_did_not_get_into_the_log_is_no_end(store: str, monkey
                 raise rw.RunwrightError(rw.ErrorCode.STALE_FENCE, "The lease of this process has ended.")
             return await append(events, **more)
 
-        monkeypatch.setattr(log, "append_own", once_too_late)
+        monkeypatch.setattr(log, "append_prepared", once_too_late)
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "0.1s"}]}))
         snapshot = await operations.wait(run_id, 20)
         assert refused

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from runwright.server.serve import serving
+from runwright.server.main import open_server
 from runwright.server.settings import ServerSettings
 
 TWO = {
@@ -30,7 +30,7 @@ def served(store: str, **settings: Any) -> Iterator[str]:
     found: list[str] = []
 
     async def live() -> None:
-        async with serving(store, ServerSettings(port=0, rate=0, **settings)) as (_, address):
+        async with open_server(store, ServerSettings(port=0, rate=0, **settings)) as (_, address):
             found.append(address)
             ready.set()
             await asyncio.to_thread(stop.wait)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 import runwright as rw
-from runwright.control.audit import AuditFilter
+from runwright.auth.audit import AuditFilter
 from server_kit import HELLO, Caller, at, office
 
 

@@ -278,7 +278,7 @@ async def test_a_server_that_stops_says_so_and_ends_its_streams(file_store: str)
         answer = await me.http.get("/v1/runs")
         problem = answer.json()
         assert (answer.status_code, problem["code"], answer.headers["retry-after"]) == (503, "SERVER_CLOSING", "1")
-        there.service.hub.close()
+        there.service.broadcaster.close()
         await asyncio.wait_for(listening, 5)
     async with office(file_store) as there:
         row = await there.service.log.find_run(run_id)

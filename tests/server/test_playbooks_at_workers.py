@@ -11,9 +11,9 @@ import pytest
 from engine_kit import until
 from flaky_server import flaky_server
 from playbook_kit import HOLD, code, noop, otherwise, playbook, rules, to, when
-from runwright.client.line import Line
-from runwright.contract.noetl_check import NoetlChecker
-from runwright.server import leases
+from runwright.client.transport import HttpTransport
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.server.routes import worker_leases as leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from server_kit import Caller, at, office
@@ -150,7 +150,7 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
         run_id = (await me.start(document))["runId"]
 
         async def offered() -> bool:
-            return len(await there.service.log.desk.read("census_tasks")) > 0
+            return len(await there.service.log.side_tables.read("task_counts")) > 0
 
         await until(offered)
         await asyncio.sleep(0.3)
@@ -160,7 +160,7 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
         await me.signal(run_id, "PAUSE")
         async with worker(there) as one:
             await asyncio.sleep(0.4)
-            assert one.count == 0
+            assert one.job_count == 0
             await me.signal(run_id, "RESUME")
             assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
         await nothing_left(there)
@@ -180,9 +180,9 @@ async def test_while_a_run_is_paused_no_further_task_is_offered(file_store: str,
         (tmp_path / "go").touch()
         await until(lambda: has("TaskDone", "a/x"))
         await asyncio.sleep(0.4)
-        assert one.count == 0
+        assert one.job_count == 0
         assert not await has("TaskStarted", "a/y")
-        assert await there.service.log.desk.read("census_tasks") == [("DONE", 1)]  # and none is on offer
+        assert await there.service.log.side_tables.read("task_counts") == [("DONE", 1)]  # and none is on offer
         await me.signal(run_id, "RESUME")
         assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
@@ -192,17 +192,17 @@ async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(
 ) -> None:
     """Its inputs cannot be filled in: the others that it took with it are not kept from running."""
     bad = {**code("result = 1", n="{{ nobody.knows }}"), "spec": rules(otherwise("continue"))}
-    monkeypatch.setattr(leases, "ORDER_SECONDS", 3600)
+    monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 3600)
     document = playbook({"step": "a", "tool": [{"bad": bad}, {"good": {"kind": "shell", "command": "sleep 60"}}]})
     async with office(file_store, steps="workers") as there, worker(there, drain=0.0) as one:
         me = there.caller()
         run_id = (await me.start(document))["runId"]
 
         async def begun() -> bool:
-            return [job.order.path for job in one._jobs.values()] == ["a/good"]
+            return [job.assignment.path for job in one._jobs.values()] == ["a/good"]
 
         await until(begun)
-        assert await there.service.log.desk.read("census_tasks") == [("STARTED", 1)]
+        assert await there.service.log.side_tables.read("task_counts") == [("STARTED", 1)]
         await me.signal(run_id, "CANCEL")
         assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "CANCELLED"
 
@@ -220,14 +220,14 @@ async def test_a_task_of_a_lost_worker_is_another_workers_and_only_that(store: s
     document = playbook({"step": "a", "loop": {"in": [1], "iterator": "n"}, "tool": [{"one": first}, {"two": second}]})
     async with office(store, steps="workers") as there, worker(there):
         me = there.caller()
-        line = Line([there.address], None, patience=None)
+        line = HttpTransport([there.address], None, retry_seconds=None)
         lost = Lost(line, "lost", all_tools(), EnvironmentSecrets(), queues=["second"])
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
         run_id = (await me.start(document))["runId"]
 
         async def taken() -> bool:
-            return lost.count == 1
+            return lost.job_count == 1
 
         await until(taken)
         lease_id = next(iter(lost._jobs))
@@ -366,7 +366,7 @@ async def test_a_result_of_many_megabytes_comes_from_a_worker(file_store: str) -
         assert (await me.get(at(run_id)))["status"] == "FAILED"
         keeps = "import runwright as rw\nrw.current_step().checkpoint('x' * 20_000_000)"
         run_id = await me.run(playbook({"step": "a", "tool": code(keeps)}))
-        assert "A checkpoint may have" in str((await me.get(at(run_id)))["steps"][0]["error"])
+        assert "A checkpoint must have at most" in str((await me.get(at(run_id)))["steps"][0]["error"])
 
 
 async def test_credentials_are_the_workers(file_store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

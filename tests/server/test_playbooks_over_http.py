@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from engine_kit import until
 from playbook_kit import code, noop, playbook, to
-from runwright.contract.noetl_check import NoetlChecker
+from runwright.contract.noetl.checker import NoetlChecker
 from server_kit import at, office
 
 
@@ -53,7 +53,7 @@ async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: 
         async def away(key: str) -> bytes:
             raise OSError(f"nobody at 10.1.2.3, where {key} should be")
 
-        there.service.operations.engine.results.tiers._open["local"].get = away
+        there.service.operations.engine.services.results.tiers._open["local"].get = away
         problem = await me.get(f"{at(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
         assert problem["code"] == "REFERENCE_NOT_AVAILABLE"
         assert "10.1.2.3" not in str(problem), "where a store is, is nobody's business out there"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runwright.contract.errors import RunwrightError
-from runwright.control.policy import read_policy
+from runwright.control.signal_policy import read_policy
 from server_kit import HELD, Caller, at, office
 
 POLICY = """

@@ -11,7 +11,7 @@ import pytest
 
 import runwright as rw
 from engine_kit import until
-from runwright.server import hub
+from runwright.server import event_broadcaster as hub
 from runwright.server.service import Service
 from server_kit import HELD, Caller, at, office
 
@@ -105,14 +105,14 @@ async def test_all_runs_are_followed_across_breaks(store: str) -> None:
 
 async def _until_heard(service: Service, count: int) -> None:
     async def enough() -> bool:
-        return service.hub.count >= count
+        return service.broadcaster.subscriber_count >= count
 
     await until(enough, "a listener")
 
 
 async def _until_nobody_listens(service: Service) -> None:
     async def nobody() -> bool:
-        return service.hub.count == 0
+        return service.broadcaster.subscriber_count == 0
 
     await until(nobody, "the end of the last listener")
 
@@ -138,7 +138,7 @@ async def test_a_tenant_hears_of_its_own_runs_alone(file_store: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/runs/busy/stream?afterSeq=1", "/v1/stream"])
 async def test_who_falls_behind_reads_on_from_the_log(store: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MOST_WAITING", 3)
+    monkeypatch.setattr(hub, "MAX_QUEUED_EVENTS", 3)
     async with office(store) as there:
         me = there.caller()
         run = rw.new_run("busy", "p")

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import httpx
 
-from runwright.control.access import ALLOWED, ROLES, SCOPES, Act
-from runwright.server.rates import Rates
+from runwright.auth.roles import ALLOWED, ROLES, SCOPES, Action
+from runwright.server.rate_limit import RateLimiter
 from server_kit import HELD, HELLO, Office, at, office
 
 
 class Route(NamedTuple):
-    act: Act | None
+    act: Action | None
     """What it takes; None where anybody who is known may."""
     body: Any = None
     about_run: bool = True
@@ -22,50 +22,50 @@ class Route(NamedTuple):
 
 SIGNAL = "9b2d6c1e-8f44-4c0b-9a57-0d6a1f1c2e33"
 ROUTES: dict[tuple[str, str], Route] = {
-    ("POST", "/v1/runs"): Route(Act.BRING_PLAN, {"plan": {**HELLO, "version": "never seen"}}, False),
-    ("GET", "/v1/runs"): Route(Act.READ, None, False),
-    ("GET", "/v1/runs/{runId}"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/status"): Route(Act.READ),
-    ("POST", "/v1/runs/{runId}/rerun"): Route(Act.RERUN, {}),
-    ("GET", "/v1/runs/{runId}/events"): Route(Act.READ),
-    ("GET", "/v1/log"): Route(Act.READ, None, False),
-    ("GET", "/v1/runs/{runId}/entities"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/plan"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/artifacts"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/artifacts/{sha256}"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/results"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/results/{ref}"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/logs"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/logs/{entity}"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/stream"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/decisions"): Route(Act.READ),
-    ("GET", "/v1/runs/{runId}/questions"): Route(Act.READ),
-    ("POST", "/v1/runs/{runId}/signals"): Route(Act.SIGNAL, {"signalType": "PAUSE"}),
-    ("GET", "/v1/runs/{runId}/signals/{signalId}"): Route(Act.READ),
-    ("POST", "/v1/runs/{runId}/signals/{signalId}"): Route(Act.SIGNAL, {"decision": "ACCEPTED"}),
-    ("POST", "/v1/runs/{runId}/events/{name}"): Route(Act.SIGNAL, {}),
-    ("POST", "/v1/events"): Route(Act.APPEND, [], False),
-    ("GET", "/v1/stream"): Route(Act.READ, None, False),
-    ("POST", "/v1/leases"): Route(Act.CARRY_OUT, {"worker": "w", "queues": ["q"], "waitSeconds": 0}, False),
-    ("POST", "/v1/leases/beat"): Route(Act.CARRY_OUT, {"worker": "w", "leases": []}, False),
-    ("POST", "/v1/leases/{leaseId}/result"): Route(Act.CARRY_OUT, {"result": 1}, False),
-    ("POST", "/v1/leases/{leaseId}/release"): Route(Act.CARRY_OUT, None, False),
-    ("POST", "/v1/leases/{leaseId}/checkpoint"): Route(Act.CARRY_OUT, {"state": 1}, False),
-    ("POST", "/v1/leases/{leaseId}/output"): Route(Act.CARRY_OUT, {"parts": []}, False),
-    ("POST", "/v1/leases/{leaseId}/artifacts"): Route(Act.CARRY_OUT, None, False),
-    ("POST", "/v1/leases/{leaseId}/fetch"): Route(Act.CARRY_OUT, {"uri": "x", "kind": "y"}, False),
-    ("POST", "/v1/leases/{leaseId}/resolve"): Route(Act.CARRY_OUT, {"ref": "x"}, False),
-    ("GET", "/v1/alerts"): Route(Act.READ, None, False),
-    ("GET", "/v1/audit"): Route(Act.SEE_AUDIT, None, False),
-    ("GET", "/v1/tokens"): Route(Act.MANAGE_TOKENS, None, False),
-    ("POST", "/v1/tokens"): Route(Act.MANAGE_TOKENS, {"name": "x", "roles": ["Viewer"]}, False),
-    ("DELETE", "/v1/tokens/{tokenId}"): Route(Act.MANAGE_TOKENS, None, False),
+    ("POST", "/v1/runs"): Route(Action.UPLOAD_PLAN, {"plan": {**HELLO, "version": "never seen"}}, False),
+    ("GET", "/v1/runs"): Route(Action.READ, None, False),
+    ("GET", "/v1/runs/{runId}"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/status"): Route(Action.READ),
+    ("POST", "/v1/runs/{runId}/rerun"): Route(Action.RERUN, {}),
+    ("GET", "/v1/runs/{runId}/events"): Route(Action.READ),
+    ("GET", "/v1/log"): Route(Action.READ, None, False),
+    ("GET", "/v1/runs/{runId}/entities"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/plan"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/artifacts"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/artifacts/{sha256}"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/results"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/results/{ref}"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/logs"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/logs/{entity}"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/stream"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/decisions"): Route(Action.READ),
+    ("GET", "/v1/runs/{runId}/questions"): Route(Action.READ),
+    ("POST", "/v1/runs/{runId}/signals"): Route(Action.SIGNAL, {"signalType": "PAUSE"}),
+    ("GET", "/v1/runs/{runId}/signals/{signalId}"): Route(Action.READ),
+    ("POST", "/v1/runs/{runId}/signals/{signalId}"): Route(Action.SIGNAL, {"decision": "ACCEPTED"}),
+    ("POST", "/v1/runs/{runId}/events/{name}"): Route(Action.SIGNAL, {}),
+    ("POST", "/v1/events"): Route(Action.APPEND, [], False),
+    ("GET", "/v1/stream"): Route(Action.READ, None, False),
+    ("POST", "/v1/leases"): Route(Action.EXECUTE_STEPS, {"worker": "w", "queues": ["q"], "waitSeconds": 0}, False),
+    ("POST", "/v1/leases/beat"): Route(Action.EXECUTE_STEPS, {"worker": "w", "leases": []}, False),
+    ("POST", "/v1/leases/{leaseId}/result"): Route(Action.EXECUTE_STEPS, {"result": 1}, False),
+    ("POST", "/v1/leases/{leaseId}/release"): Route(Action.EXECUTE_STEPS, None, False),
+    ("POST", "/v1/leases/{leaseId}/checkpoint"): Route(Action.EXECUTE_STEPS, {"state": 1}, False),
+    ("POST", "/v1/leases/{leaseId}/output"): Route(Action.EXECUTE_STEPS, {"parts": []}, False),
+    ("POST", "/v1/leases/{leaseId}/artifacts"): Route(Action.EXECUTE_STEPS, None, False),
+    ("POST", "/v1/leases/{leaseId}/fetch"): Route(Action.EXECUTE_STEPS, {"uri": "x", "kind": "y"}, False),
+    ("POST", "/v1/leases/{leaseId}/resolve"): Route(Action.EXECUTE_STEPS, {"ref": "x"}, False),
+    ("GET", "/v1/alerts"): Route(Action.READ, None, False),
+    ("GET", "/v1/audit"): Route(Action.READ_AUDIT, None, False),
+    ("GET", "/v1/tokens"): Route(Action.MANAGE_TOKENS, None, False),
+    ("POST", "/v1/tokens"): Route(Action.MANAGE_TOKENS, {"name": "x", "roles": ["Viewer"]}, False),
+    ("DELETE", "/v1/tokens/{tokenId}"): Route(Action.MANAGE_TOKENS, None, False),
     ("GET", "/v1/whoami"): Route(None, None, False),
-    ("GET", "/v1/verify"): Route(Act.CHECK_STORE, None, False),
-    ("GET", "/v1/heads"): Route(Act.CHECK_STORE, None, False),
-    ("GET", "/v1/store"): Route(Act.CHECK_STORE, None, False),
-    ("POST", "/v1/rebuild"): Route(Act.CHECK_STORE, None, False),
-    ("GET", "/metrics"): Route(Act.SEE_METRICS, None, False),
+    ("GET", "/v1/verify"): Route(Action.CHECK_STORE, None, False),
+    ("GET", "/v1/heads"): Route(Action.CHECK_STORE, None, False),
+    ("GET", "/v1/store"): Route(Action.CHECK_STORE, None, False),
+    ("POST", "/v1/rebuild"): Route(Action.CHECK_STORE, None, False),
+    ("GET", "/metrics"): Route(Action.READ_METRICS, None, False),
 }
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 DECIDES = {"/v1/runs/{runId}/signals", "/v1/runs/{runId}/events/{name}"}
@@ -110,7 +110,7 @@ async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) 
         admin = await there.somebody("Admin", name="root")
         await admin.start(HELD, context={"runId": "mine"})
         service = there.service
-        by = service.local(None, None)
+        by = service.local_user(None, None)
         _, expired = await service.tokens.create("late", by=by, roles=["Admin"], lifetime=1e-6)
         revoked_token, revoked = await service.tokens.create("out", by=by, roles=["Admin"])
         await service.tokens.revoke(revoked_token.token_id, by=by)
@@ -123,7 +123,7 @@ async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) 
             "no token of ours": "eyJhbGciOi",
             "of another token": f"{revoked.rpartition('_')[0]}_{good.rpartition('_')[2]}",
         }
-        service.failed_logins = Rates(0, service.log.clock.monotonic)  # here they are meant
+        service.failed_login_limiter = RateLimiter(0, service.log.clock.monotonic)  # here they are meant
         for who, token in wrong.items():
             for key in ROUTES:
                 answer = await ask(there, token, key)
@@ -168,7 +168,7 @@ async def test_another_tenants_run_is_not_there(store: str) -> None:
             answer = await ask(there, other.token, key)
             assert (answer.status_code, answer.json()["code"]) == (404, "RUN_NOT_FOUND"), key
             nosuch = answer.json()["detail"]
-            assert nosuch == "There is no run 'mine' here. `runwright list` shows those there are."
+            assert nosuch == "Run 'mine' not found. `runwright list` shows the existing runs."
         assert (await other.get("/v1/runs"))["runs"] == []
         assert (await other.get("/v1/runs?tenantId=acme"))["runs"] == []
         assert (await other.get("/v1/runs?idPrefix=mi"))["runs"] == []

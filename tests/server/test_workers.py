@@ -12,13 +12,14 @@ import pytest
 import runwright as rw
 from engine_kit import until
 from playbook_kit import playbook
-from runwright.client.line import Line
-from runwright.runtimes import dispatch
-from runwright.server import leases
+from runwright.client.transport import HttpTransport
+from runwright.runtimes.embedded import dispatcher as dispatch
+from runwright.server.routes import worker_leases as leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker
 from server_kit import Office, at, office
+from servers import free_port
 from worker_kit import Lost, leases_are_short, nothing_left, types, worker
 
 
@@ -156,7 +157,9 @@ async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch:
             assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
         lines = [line["text"] for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
         assert lines == ["key=***", "17"]
-        everything = str(await me.get(f"{at(run_id)}/events")) + str(await there.service.log.desk.read("census_tasks"))
+        everything = str(await me.get(f"{at(run_id)}/events")) + str(
+            await there.service.log.side_tables.read("task_counts")
+        )
         assert "hunter2" not in everything
 
 
@@ -168,11 +171,11 @@ async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
         await me.signal(run_id, "PAUSE")
         async with worker(there) as one:
             await asyncio.sleep(0.5)
-            assert one.count == 0
+            assert one.job_count == 0
             await me.signal(run_id, "RESUME")
 
             async def taken() -> bool:
-                return one.count == 1
+                return one.job_count == 1
 
             await until(taken)
             decided = await me.signal(run_id, "CANCEL")
@@ -194,7 +197,7 @@ async def test_a_timeout_reaches_the_worker(file_store: str) -> None:
             run_id = await me.run({"plan": "p", "steps": [{"id": "a", "shell": "sleep 60", "timeout": "0.5s"}]})
 
             async def idle() -> bool:
-                return one.count == 0
+                return one.job_count == 0
 
             await until(idle)
         ended = await me.get(at(run_id))
@@ -210,14 +213,14 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
     async with office(store, steps="workers") as there:
         me = there.caller()
-        line = Line([there.address], None, patience=None)
+        line = HttpTransport([there.address], None, retry_seconds=None)
         lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
         run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": "echo hi"}]}))["runId"]
 
         async def taken() -> bool:
-            return lost.count == 1
+            return lost.job_count == 1
 
         await until(taken)
         lease_id, job = next(iter(lost._jobs.items()))
@@ -231,7 +234,7 @@ async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
         # What the lost one says now is not heard.
         late = await me.post(f"/v1/leases/{lease_id}/result?worker=lost", {"result": 1}, 409)
         assert late["code"] == "LEASE_LOST"
-        assert job.order.path == "a"
+        assert job.assignment.path == "a"
         await line.close()
 
 
@@ -239,7 +242,7 @@ async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
 async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
     async with office(file_store, steps="workers") as there:
         me = there.caller()
-        line = Line([there.address], None, patience=None)
+        line = HttpTransport([there.address], None, retry_seconds=None)
         lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
@@ -266,12 +269,12 @@ async def test_a_loop_goes_on_after_a_failure_elsewhere_in_the_run(file_store: s
 async def test_a_step_of_an_ended_run_is_dropped_when_somebody_takes_it(
     file_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "ORDER_SECONDS", 0.2)
+    monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 0.2)
     async with office(file_store, steps="workers") as there:
         me = there.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
         run = (await there.service.log.find_run(run_id)).identity
-        await there.service.desks.table.offer(run, "a", 1, "default", "a driver that is gone")
+        await there.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
         async with worker(there):
             await nothing_left(there)
 
@@ -287,14 +290,14 @@ async def claimed(there: Office, name: str) -> tuple[int, int]:
     """What a worker of this name takes, of what is there to be taken."""
 
     async def take() -> list[tuple[int, int]]:
-        return list(await there.service.desks.table.claim(name, ["default"], None, 1))
+        return list(await there.service.task_queue.claim(name, ["default"], None, 1))
 
     return (await until(take))[0]
 
 
 async def in_state(there: Office, task_id: int, state: str) -> None:
     async def is_so() -> bool:
-        row = await there.service.desks.table.find(task_id)
+        row = await there.service.task_queue.find(task_id)
         return row is not None and row[5] == state
 
     await until(is_so)
@@ -305,24 +308,24 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
     file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its run's driver waits for a store; one worker takes a step and gives it back, and another takes it."""
-    monkeypatch.setattr(dispatch, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(dispatch, "POLL", 0.05)
     async with office(file_store, steps="workers") as there:
-        me, table, engine = there.caller(), there.service.desks.table, there.service.operations.engine
+        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
         run_id = (await me.start(plan))["runId"]
         first, lease_no = await claimed(there, "w1")
         await in_state(there, first, "STARTED")
-        is_back, put = asyncio.Event(), engine.results.put
+        is_back, put = asyncio.Event(), engine.services.results.put
 
         async def away(*arguments: Any) -> None:
             await is_back.wait()
             await put(*arguments)
 
-        monkeypatch.setattr(engine.results, "put", away)
-        await table.end(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        monkeypatch.setattr(engine.services.results, "put", away)
+        await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
         await asyncio.sleep(0.3)
         second, lease_no = await claimed(there, "w1")
         await asyncio.sleep(0.3)
-        await table.give_back(second, lease_no)
+        await table.release(second, lease_no)
         second, lease_no = await claimed(there, "w2")
         await asyncio.sleep(0.3)
         is_back.set()
@@ -334,7 +337,7 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
         ]
         assert started[-1] == "w2"
         await asyncio.sleep(0.3)
-        assert await table.end(second, lease_no, "w2", msgspec.json.encode({"result": 1}))
+        assert await table.store_outcome(second, lease_no, "w2", msgspec.json.encode({"result": 1}))
         assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
@@ -342,19 +345,19 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
 async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
     file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(dispatch, "POLL", 0.05)
     async with office(file_store, steps="workers") as there:
         me, engine = there.caller(), there.service.operations.engine
-        monkeypatch.setattr(engine, "write_budget", 0.3)
+        monkeypatch.setattr(engine.services, "write_budget", 0.3)
         run_id = (await me.start(plan))["runId"]
-        is_full, append = True, engine.log.append_own
+        is_full, append = True, engine.log.append_prepared
 
         async def full(*arguments: Any, **conditions: Any) -> Any:
             if is_full:
                 raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "The disk is full.")
             return await append(*arguments, **conditions)
 
-        monkeypatch.setattr(engine.log, "append_own", full)
+        monkeypatch.setattr(engine.log, "append_prepared", full)
         async with worker(there):
             await asyncio.sleep(1.5)
             is_full = False
@@ -365,22 +368,22 @@ async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str
     """A worker takes both at once. The lease of the first would run out before it hears of it."""
     mark = tmp_path / "mark"
     async with office(file_store, steps="workers") as there:
-        me, table, engine = there.caller(), there.service.desks.table, there.service.operations.engine
+        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
         busy = (await me.start(TWO_AT_ONCE[0]))["runId"]
         first, lease_no = await claimed(there, "w1")
         await in_state(there, first, "STARTED")
-        is_back, put = asyncio.Event(), engine.results.put
+        is_back, put = asyncio.Event(), engine.services.results.put
 
         async def away(*arguments: Any) -> None:
             await is_back.wait()
             await put(*arguments)
 
-        engine.results.put = away
-        await table.end(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        engine.services.results.put = away
+        await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
         quick = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {mark}; sleep 1"}]}))["runId"]
 
         async def offered() -> bool:
-            return ("OFFERED", 2) in [tuple(row) for row in await there.service.log.desk.read("census_tasks")]
+            return ("OFFERED", 2) in [tuple(row) for row in await there.service.log.side_tables.read("task_counts")]
 
         await until(offered)
         async with worker(there):
@@ -410,8 +413,9 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
     """The server that drives the run stops; the worker goes on, and the next server hears of its end."""
     once = tmp_path / "once"
     plan = {"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {once}; sleep 1.5"}, {"id": "b", "noop": {}}]}
+    port = free_port()
     async with office(store, steps="workers", drain=0.0) as first:
-        line = Line([first.address], None, patience=None)
+        line = HttpTransport([first.address, f"http://127.0.0.1:{port}"], None, retry_seconds=None)
         made = Worker(line, "w1", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         running = asyncio.create_task(made.run(stop, 5))
@@ -421,8 +425,7 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
             return once.exists()
 
         await until(begun)
-    async with office(store, steps="workers") as second:
-        line.add_server(second.address)
+    async with office(store, steps="workers", port=port) as second:
         ended = await second.caller().get(f"{at(run_id)}?wait=30s")
         assert ended["status"] == "COMPLETED"
         assert once.read_text() == "x\n"

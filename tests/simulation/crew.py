@@ -10,7 +10,7 @@ import msgspec
 
 import runwright as rw
 from runwright.contract.refs import ErrorInfo
-from runwright.runtimes.tasks import LEASE_SECONDS, StepOrder, StepOutcome, TaskTable
+from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome, TaskQueue
 from runwright.tools.noop import NoopTool
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Crew:
 
     def __init__(self, world: World, log: Any) -> None:
         self._world = world
-        self._table = TaskTable(log)
+        self._table = TaskQueue(log)
         self._names = 0
         self.heard: set[str] = set()
         """What workers were told was kept."""
@@ -78,7 +78,7 @@ class Crew:
             for task_id, lease_no in await self._table.claim(name, ["default"], None, dice.randint(1, 2)):
                 order = await self._order(name, task_id, lease_no)
                 if order is None:
-                    await self._table.give_back(task_id, lease_no)
+                    await self._table.release(task_id, lease_no)
                     continue
                 roll = dice.random()
                 if roll < self._world.losses:
@@ -86,17 +86,17 @@ class Crew:
                 await self._carry_out(name, task_id, lease_no, order)
             await asyncio.sleep(dice.choice((0, 0.05, 0.5)))
 
-    async def _order(self, name: str, task_id: int, lease_no: int) -> StepOrder | None:
+    async def _order(self, name: str, task_id: int, lease_no: int) -> StepAssignment | None:
         for _ in range(self._world.dice.choice((5, 50))):
-            ready, gone = await self._table.orders(name, {task_id: lease_no})
+            ready, gone = await self._table.load_assignments(name, {task_id: lease_no})
             if ready:
-                return msgspec.json.decode(ready[task_id], type=StepOrder)
+                return msgspec.json.decode(ready[task_id], type=StepAssignment)
             if gone:
                 return None
             await asyncio.sleep(LEASE_SECONDS / 50)
         return None
 
-    async def _carry_out(self, name: str, task_id: int, lease_no: int, order: StepOrder) -> None:
+    async def _carry_out(self, name: str, task_id: int, lease_no: int, order: StepAssignment) -> None:
         dice = self._world.dice
         self._world.started(order.run_id, order.path, order.attempt, by_worker=True)
         planned = self._world.script(order.path, order.attempt)
@@ -105,10 +105,10 @@ class Crew:
         while left > 0:
             await asyncio.sleep(min(left, 1.0))
             left -= 1.0
-            if not sleeps_through and await self._table.beat(task_id, lease_no, name) in (None, 1, 2):
+            if not sleeps_through and await self._table.heartbeat(task_id, lease_no, name) in (None, 1, 2):
                 break
         if dice.random() < self._world.faults * 0.2:
-            await self._table.give_back(task_id, lease_no)
+            await self._table.release(task_id, lease_no)
             return
         token = f"{name} {order.path} {order.attempt} {lease_no}"
         outcome = StepOutcome(result=token)
@@ -118,5 +118,5 @@ class Crew:
         elif dice.random() < self._world.failures:
             outcome = StepOutcome(error=ErrorInfo("BOOM", "It failed.", retryable=dice.random() < 0.8))
         self.heard.add(token)
-        if not await self._table.end(task_id, lease_no, name, msgspec.json.encode(outcome)):
+        if not await self._table.store_outcome(task_id, lease_no, name, msgspec.json.encode(outcome)):
             self.heard.discard(token)

@@ -14,8 +14,8 @@ from world import SimulatedExecution, SimulatedExecutor, World
 from playbook_kit import noop, otherwise, playbook, rules, when
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.refs import ErrorInfo
-from runwright.plans.load import plan_from_dict
-from runwright.runtimes.executor import Outcome, Work
+from runwright.plans.loader import plan_from_dict
+from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.tools.registry import all_tools
 
 

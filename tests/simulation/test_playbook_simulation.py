@@ -21,10 +21,10 @@ from world import World
 
 import runwright as rw
 from playbook_kit import noop, playbook
-from runwright.contract.noetl import noetl_event
-from runwright.contract.noetl_check import NoetlChecker
-from runwright.plans.load import plan_from_dict
-from runwright.runtimes.tasks import TaskTable
+from runwright.contract.noetl.checker import NoetlChecker
+from runwright.contract.noetl.view import noetl_event
+from runwright.plans.loader import plan_from_dict
+from runwright.runtimes.embedded.task_queue import TaskQueue
 from runwright.tools.registry import all_tools
 
 SEEDS = {"quick": 40, "full": 160, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
@@ -100,17 +100,17 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         async def work(self) -> None:
             await asyncio.Event().wait()
 
-    append_own, slow = world_module.Handle.append_own, [0.0]
+    append_prepared, slow = world_module.Handle.append_prepared, [0.0]
 
     async def slowly(self: Any, events: Any, **more: Any) -> Any:
         await asyncio.sleep(slow[0])
-        return await append_own(self, events, **more)
+        return await append_prepared(self, events, **more)
 
     async def held(world: World) -> None:
         plan = plan_from_dict(playbook({"step": "a", "tool": noop()}), all_tools()).plan
         await start(world, plan, "run-1")
         other = await world.process()  # signals come in at a second server
-        table = TaskTable(world.log)
+        table = TaskQueue(world.log)
         await world.clock.sleep(1)
         slow[0] = 3.0
         assert await table.claim("w", ["default"], None, 1)
@@ -123,7 +123,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         assert await table.claim("w2", ["default"], None, 1), "it is on offer again"
 
     monkeypatch.setattr(world_module, "Crew", NoCrew)
-    monkeypatch.setattr(world_module.Handle, "append_own", slowly)
+    monkeypatch.setattr(world_module.Handle, "append_prepared", slowly)
     world = World(1)
     world.faults, world.has_workers = 0.0, True
     world.run(held)

@@ -20,16 +20,15 @@ import runwright as rw
 from runwright.contract import payloads
 from runwright.contract.plan import ExecutionPlan, Step, StepClass
 from runwright.contract.refs import ErrorInfo
-from runwright.contract.resultref import digest_in
+from runwright.contract.result_ref import ref_digest
 from runwright.contract.transitions import ENDED, RunStatus
-from runwright.core.decide import Decider
-from runwright.core.evolve import transition
-from runwright.core.net import Net
-from runwright.core.pipeline import task_ended, tasks_under_way
-from runwright.core.room import Room
-from runwright.core.routing import Router
-from runwright.core.state import RunState
-from runwright.core.workings import Workings
+from runwright.core.decider import Decider
+from runwright.core.fold.evolve import transition
+from runwright.core.fold.execution_state import ExecutionState
+from runwright.core.fold.state import RunState
+from runwright.core.graph.plan_graph import PlanGraph
+from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.scheduler import AttemptEnd, Scheduler
 
 SEEDS = {"quick": 100, "full": 400, "soak": 10_000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 50
@@ -44,18 +43,18 @@ class Hands:
         def queue_of(step: Step) -> str | None:
             return "elsewhere" if step.step_id in queues else None
 
-        self.net = Net(plan, queue_of)
+        self.net = PlanGraph(plan, queue_of)
         self.run = rw.new_run("run-1", "p", "1")
         self.log: list[Any] = []
         self.kept: dict[str, Any] = {}  # large values, by hash
         self.now = BEGIN
         self.decider = Decider(self.net, self._state(), self.run)
-        self.decider.at(self.now)
-        self.decider.say("RunQueued", payload=payloads.RunQueued(params=dict(plan.params)))
-        self.decider.say("RunStarted", payload=payloads.RunStarted(started_at=None))
+        self.decider.set_time(self.now)
+        self.decider.emit("RunQueued", payload=payloads.RunQueued(params=dict(plan.params)))
+        self.decider.emit("RunStarted", payload=payloads.RunStarted(started_at=None))
 
     def _state(self) -> RunState:
-        return RunState(detailed=True, workings=Workings(wanted=self.net.wanted))
+        return RunState(detailed=True, execution=ExecutionState(mentioned_steps=self.net.mentioned_steps))
 
     def change(self) -> None:
         """Somebody else takes over, who has the log and nothing else."""
@@ -65,37 +64,36 @@ class Hands:
         self.decider = Decider(self.net, state, self.run)
 
     @property
-    def router(self) -> Router:
-        assert self.decider.router is not None
-        return self.decider.router
+    def scheduler(self) -> Scheduler:
+        return self.decider.scheduler
 
     def decide(self) -> list[Any]:
         decider, said = self.decider, len(self.log)
-        decider.at(self.now)
+        decider.set_time(self.now)
         while True:
-            decider.decide(Room(dict.fromkeys(StepClass, 1000)))
-            drafts, blobs = decider.take()
+            decider.decide(Capacity(dict.fromkeys(StepClass, 1000)))
+            drafts, blobs = decider.drain_drafts()
             for body in blobs.values():
                 self.kept[sha256(body).hexdigest()] = body
             self.log += drafts
-            if not decider.missing:
+            if not decider.missing_values:
                 break
-            for digest in map(digest_in, decider.missing.values()):
-                decider.values.at_hand.add(digest, msgspec.json.decode(self.kept[digest]), len(self.kept[digest]))
+            for digest in map(ref_digest, decider.missing_values.values()):
+                decider.values.cache.add(digest, msgspec.json.decode(self.kept[digest]), len(self.kept[digest]))
         told = [
             (made.step_id or "", made.event_type, made.logical_attempt_id, made.raw_payload) for made in self.log[said:]
         ]
         return sorted(told, key=lambda each: each[0])
 
     def end(self, path: str, attempt: int, result: bytes | None, error: ErrorInfo | None) -> None:
-        self.decider.at(self.now)
-        task_ended(self.decider, path, attempt, result, error, 1.0)
+        self.decider.set_time(self.now)
+        self.scheduler.on_attempt_ended(AttemptEnd(path, attempt, 1.0, result, error))
 
     def signal(self, kind: str, number: int) -> None:
         signal_id = f"00000000-0000-4000-8000-{number:012}"
         decided = payloads.SignalDecided(signal_id=signal_id, signal_type=kind, payload={})
-        self.decider.at(self.now)
-        self.decider.say("SignalAccepted", f"signal/{signal_id}", 1, decided)
+        self.decider.set_time(self.now)
+        self.decider.emit("SignalAccepted", f"signal/{signal_id}", 1, decided)
 
 
 def play_both(seed: int) -> None:
@@ -112,7 +110,7 @@ def play_both(seed: int) -> None:
         if one.decider.status is RunStatus.PAUSED:
             one.change()  # whose turn is first, of several that were held up, is free
         one.now = other.now = one.now + dice.choice((0, 1_000, 500_000, 5_000_000))
-        running, offers = tasks_under_way(one.decider), sorted(one.router.offers.open.items())
+        running, offers = one.scheduler.running_attempts(), sorted(one.scheduler.queued_for_workers().items())
         act = dice.random()
         if act < 0.05:
             kind = dice.choice(("PAUSE", "RESUME"))
@@ -123,18 +121,18 @@ def play_both(seed: int) -> None:
         elif offers and (not running or act < 0.4):
             path, attempt = dice.choice(offers)
             for hands in (one, other):
-                hands.decider.at(hands.now)
-                assert hands.router.offers.hand_over(path, attempt, "w")
+                hands.decider.set_time(hands.now)
+                assert hands.scheduler.claim(path, attempt, "w")
         elif running:
-            path, attempt = dice.choice(running)
+            chosen = dice.choice(running)
             failed = dice.random() < 0.25
             error = ErrorInfo("BOOM", "It failed.", retryable=True) if failed else None
             body = None if failed else msgspec.json.encode({"x": turn})
             for hands in (one, other):
-                hands.end(path, attempt, body, error)
+                hands.end(chosen.path, chosen.attempt, body, error)
         assert one.decide() == other.decide(), turn
         if one.decider.status is RunStatus.RUNNING:
-            assert one.router.offers.open == other.router.offers.open, turn
+            assert one.scheduler.queued_for_workers() == other.scheduler.queued_for_workers(), turn
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

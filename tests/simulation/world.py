@@ -10,17 +10,19 @@ from typing import Any
 from crew import Crew, FaultyDesk, LeavingNoop
 
 import runwright as rw
+from runwright.auth.roles import Actor
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
-from runwright.control.access import Actor
 from runwright.control.operations import Operations
 from runwright.log.memory import MemoryLog
 from runwright.plans.store import PlanStore
-from runwright.results.tiers import MemoryTier, in_memory
-from runwright.runtimes import driver
-from runwright.runtimes.dispatch import queues_of
-from runwright.runtimes.engine import Engine, EngineSettings
-from runwright.runtimes.executor import Outcome, Work
+from runwright.runtimes import session
+from runwright.runtimes.embedded.dispatcher import queues_of
+from runwright.runtimes.embedded.engine import Engine
+from runwright.runtimes.executor.executor import Outcome, Work
+from runwright.runtimes.services import RunServices
+from runwright.runtimes.settings import EngineSettings
+from runwright.storage.tiers import MemoryTier, in_memory_tiers
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
 
@@ -36,7 +38,7 @@ class Handle:
         self._world = world
         self._log = log
         self._process = process
-        self.desk = FaultyDesk(world, log.desk, self._reach) if world.has_workers else log.desk
+        self.side_tables = FaultyDesk(world, log.side_tables, self._reach) if world.has_workers else log.side_tables
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -55,8 +57,8 @@ class Handle:
     async def append(self, events: Any, **conditions: Any) -> Any:
         return await self._faulty(lambda: self._log.append(events, **conditions))
 
-    async def append_own(self, events: Any, **conditions: Any) -> Any:
-        return await self._faulty(lambda: self._log.append_own(events, **conditions))
+    async def append_prepared(self, events: Any, **conditions: Any) -> Any:
+        return await self._faulty(lambda: self._log.append_prepared(events, **conditions))
 
     async def create_run(self, *arguments: Any, **conditions: Any) -> Any:
         return await self._faulty(lambda: self._log.create_run(*arguments, **conditions))
@@ -85,9 +87,9 @@ class TableOnly:
     """The log as workers know it."""
 
     def __init__(self, world: World) -> None:
-        self.desk = FaultyDesk(world, world.log.desk)
+        self.side_tables = FaultyDesk(world, world.log.side_tables)
         self.store_time = world.log.store_time
-        self.ring = world.log.ring
+        self.notify = world.log.notify
 
 
 class SimulatedExecution:
@@ -127,7 +129,7 @@ class SimulatedExecutor:
         self.dead = False
         self.most = world.room
 
-    def room(self, step_class: StepClass) -> int:
+    def free_slots(self, step_class: StepClass) -> int:
         return self.most - self.running
 
     def start(self, work: Work, done: Callable[[Outcome], None]) -> SimulatedExecution:
@@ -156,7 +158,7 @@ class _NoOutput:
 
     def close(self) -> None: ...
 
-    def settle(self, call: Callable[[], None]) -> None:
+    def when_stored(self, call: Callable[[], None]) -> None:
         call()
 
 
@@ -174,8 +176,9 @@ class Process:
         if world.has_workers:
             tools["noop"] = LeavingNoop()
         plans = PlanStore(world.log, queues_of(workers, tools))
-        tiers = in_memory(world.log.clock.now, world.tier)
-        self.engine = Engine(handle, self.executor, tools, plans, nothing, nothing, name, settings, tiers=tiers)
+        tiers = in_memory_tiers(world.log.clock.now, world.tier)
+        services = RunServices(handle, self.executor, tools, plans, nothing, nothing, settings, tiers=tiers)
+        self.engine = Engine(services, name)
         self.operations = Operations(handle, self.engine, Actor("operator", ("Admin",)))
         self.alive = True
         self.cut_off_until = 0.0
@@ -234,11 +237,11 @@ class World:
 
     def run(self, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
         loop = VirtualLoop()
-        usual, driver.SLICE = driver.SLICE, self.slice
+        usual, session.SLICE = session.SLICE, self.slice
         try:
             return loop.run_until_complete(self._main(loop, work))
         finally:
-            driver.SLICE = usual
+            session.SLICE = usual
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()

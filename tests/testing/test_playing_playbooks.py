@@ -39,5 +39,8 @@ def test_tasks_are_scripted_by_step_iteration_and_attempt() -> None:
 
 
 def test_a_script_for_a_task_that_is_not_there_is_a_mistake() -> None:
-    with testing.open({"collect/fatch": 1}) as app, pytest.raises(rw.RunwrightError, match="no such step"):
+    with (
+        testing.open({"collect/fatch": 1}) as app,
+        pytest.raises(rw.RunwrightError, match="of the script not found in the plan"),
+    ):
         app.start(DOCUMENT)

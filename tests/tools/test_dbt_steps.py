@@ -16,8 +16,8 @@ import pytest
 
 from engine_kit import PATIENCE, engine, event, statuses, step_of, story, until
 from runwright.control.operations import Operations
-from runwright.control.planfile import read_data
-from runwright.plans.dbt import plan_of_manifest
+from runwright.control.plan_loader import read_data
+from runwright.plans.dbt_manifest import plan_from_manifest
 
 PROJECT = Path(__file__).parents[2] / "examples" / "dbt-shop"
 
@@ -44,7 +44,7 @@ def shop(parsed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plan(shop: Path, **options: Any) -> dict[str, Any]:
-    return plan_of_manifest((shop / "target" / "manifest.json").read_bytes(), ".", options={}, **options)
+    return plan_from_manifest((shop / "target" / "manifest.json").read_bytes(), ".", options={}, **options)
 
 
 async def finished(operations: Operations, document: dict[str, Any], **start: Any) -> Any:
@@ -81,9 +81,9 @@ async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_toge
         assert kinds.count("dbt-manifest") == 1
         results = [ref for ref in snapshot.artifacts if ref.kind == "dbt-run-results"]
         nodes: list[str] = []
-        assert operations.engine.artifacts is not None
+        assert operations.engine.services.artifacts is not None
         for ref in results:
-            operations.engine.artifacts.get(ref, shop / "results.json")
+            operations.engine.services.artifacts.get(ref, shop / "results.json")
             nodes += [each["unique_id"] for each in json.loads((shop / "results.json").read_text())["results"]]
         assert sorted(nodes) == sorted(step["dbt"]["node"] for step in document["steps"]), "each was run once"
         assert len(results) < len(nodes), "those ready together share an invocation"
@@ -161,7 +161,7 @@ async def test_once_dbt_is_done_others_can_have_the_database(shop: Path) -> None
 
 
 async def test_a_process_that_nobody_needs_is_let_go(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runwright.tools.dbt_project.IDLE", 0.1)
+    monkeypatch.setattr("runwright.tools.dbt.project.IDLE", 0.1)
     steps = [{"id": "build", "dbt": {"project": ".", "select": ["raw_orders"]}}]
     async with engine("memory://") as operations:
         assert (await finished(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
@@ -223,11 +223,11 @@ async def _workers() -> list[int]:
     command = ["ps", "-eo", "pid,ppid,args"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in done.stdout.splitlines()[1:]]
-    return [int(pid) for pid, ppid, args in rows if "runwright.tools.dbt_worker" in args and int(ppid) == os.getpid()]
+    return [int(pid) for pid, ppid, args in rows if "runwright.tools.dbt.worker" in args and int(ppid) == os.getpid()]
 
 
 async def test_a_folder_that_is_no_project_is_refused_before_anything_runs(tmp_path: Path) -> None:
     steps = [{"id": "all", "dbt": {"project": str(tmp_path)}}]
     async with engine("memory://") as operations:
-        with pytest.raises(Exception, match=r"no dbt_project\.yml"):
+        with pytest.raises(Exception, match=r"dbt_project\.yml not found"):
             operations.load({"plan": "p", "steps": steps})

@@ -98,7 +98,7 @@ async def test_a_server_may_name_the_time_from_which_on_it_can_be_asked(server: 
 async def test_an_answer_that_was_not_expected_fails_the_step(server: FlakyServer) -> None:
     error = await error_of({"url": f"{server.url}/nothing?token=abc"}, retry={"maxAttempts": 3})
     assert error.code == "HTTP_STATUS"
-    assert "answered 404 Not Found" in error.message
+    assert "returned 404 Not Found" in error.message
     assert "no such thing" in error.message
     assert "token" not in error.message
     assert server.seen["/nothing"] == 1, "asking again will not make it be there"
@@ -185,21 +185,21 @@ async def test_a_secret_in_a_header_is_in_no_event(server: FlakyServer, monkeypa
 @pytest.mark.parametrize(
     ("http", "sentence"),
     [
-        ({"url": "ftp://x"}, "begins with http"),
-        ({"url": "http://"}, "names no host"),
-        ({"url": "http://x:99999/"}, "is no address"),
-        ({"url": "http://[::1/"}, "is no address"),
-        ({"url": "http://x", "method": "FETCH"}, "`method` is one of"),
+        ({"url": "ftp://x"}, "must begin with http"),
+        ({"url": "http://"}, "no host"),
+        ({"url": "http://x:99999/"}, "Invalid `url`"),
+        ({"url": "http://[::1/"}, "Invalid `url`"),
+        ({"url": "http://x", "method": "FETCH"}, "`method` must be one of"),
         ({"url": "http://x", "json": {}, "body": "x"}, "not both"),
-        ({"url": "http://x", "expect": "20x"}, "`expect` is a status"),
-        ({"url": "http://x", "expect": 99}, "`expect` is a status"),
-        ({"url": "http://x", "headers": {"a b": "c"}}, "name of a header"),
+        ({"url": "http://x", "expect": "20x"}, "`expect` must be a status"),
+        ({"url": "http://x", "expect": 99}, "`expect` must be a status"),
+        ({"url": "http://x", "headers": {"a b": "c"}}, "Invalid header name"),
         ({"url": "http://x", "headers": {"a": "b\r\nc: d"}}, "line break"),
-        ({"url": "http://x", "headers": {"a": [1]}}, "is to be text"),
+        ({"url": "http://x", "headers": {"a": [1]}}, "must be text"),
         ({"url": "http://x", "maxBytes": 0}, "at least 1"),
-        ({"url": "http://x", "idleTimeout": "soon"}, "a time such as 30s"),
-        ({"url": "http://x", "verb": "GET"}, "no input 'verb'"),
-        ({}, "needs `url`"),
+        ({"url": "http://x", "idleTimeout": "soon"}, "a duration such as 30s"),
+        ({"url": "http://x", "verb": "GET"}, "Unknown input 'verb'"),
+        ({}, "requires `url`"),
     ],
 )
 async def test_a_wrong_input_is_refused_before_anything_runs(http: dict[str, Any], sentence: str) -> None:

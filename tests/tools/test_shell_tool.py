@@ -204,9 +204,9 @@ async def test_a_command_that_is_too_long_for_the_system_is_a_failure_and_no_cra
     [
         ({"command": "echo"}, None),
         ({"command": "  "}, "empty"),
-        ({}, "`command` is text"),
+        ({}, "`command` must be text"),
         ({"command": []}, "a list"),
-        ({"command": ["a", {"b": 1}]}, "texts and numbers"),
+        ({"command": ["a", {"b": 1}]}, "must be text or numbers"),
         ({"command": ["a", {"secret": "TOKEN"}, "{{ x }}", 1]}, None),
         ({"command": ["a"], "shell": "bash"}, "without a shell"),
         ({"command": "{{ params.command }}"}, None),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runwright.tools.sql_text import SqlTextError, positional, stands_free, statements
+from runwright.tools.sql.text import SqlTextError, is_outside_literals, split_statements, to_positional
 
 
 @pytest.mark.parametrize(
@@ -31,20 +31,20 @@ from runwright.tools.sql_text import SqlTextError, positional, stands_free, stat
 def test_values_become_numbers_and_nothing_else_changes(
     query: str, names: list[str], expected: str, order: list[str]
 ) -> None:
-    assert positional(query, names, "$") == (expected, order)
+    assert to_positional(query, names, "$") == (expected, order)
 
 
 def test_a_value_that_is_missing_or_not_used_is_named() -> None:
-    with pytest.raises(SqlTextError, match="uses :day, and `args` has no 'day'"):
-        positional("select :day", [], "$")
-    with pytest.raises(SqlTextError, match="has 'dya', and the query does not use :dya"):
-        positional("select :day", ["day", "dya"], "$")
+    with pytest.raises(SqlTextError, match="uses :day, but `args` has no 'day'"):
+        to_positional("select :day", [], "$")
+    with pytest.raises(SqlTextError, match="has 'dya', but the query does not use :dya"):
+        to_positional("select :day", ["day", "dya"], "$")
 
 
 @given(st.text(alphabet="ab:'\"-/*$ \n\\E[1", max_size=40))
 def test_any_text_is_read_to_its_end(text: str) -> None:
     try:
-        query, names = positional(text, ("a", "b"), "$")
+        query, names = to_positional(text, ("a", "b"), "$")
     except SqlTextError:
         return
     assert set(names) == {"a", "b"}
@@ -54,7 +54,7 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
 @given(st.text(alphabet="ab: ", max_size=20))
 def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
     quoted = "'" + inside.replace("'", "''") + "'"
-    assert positional(f"select {quoted}, :a", ["a"], "?") == (f"select {quoted}, ?1", ["a"])
+    assert to_positional(f"select {quoted}, :a", ["a"], "?") == (f"select {quoted}, ?1", ["a"])
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
     ],
 )
 def test_statements_are_counted_as_the_database_does(query: str, count: int) -> None:
-    assert len(statements(query)) == count
+    assert len(split_statements(query)) == count
 
 
 def test_a_word_in_quotes_or_a_comment_does_not_stand_free() -> None:
-    assert stands_free("select * from NAME where x = 'y'", "NAME")
+    assert is_outside_literals("select * from NAME where x = 'y'", "NAME")
     for query in ("select 'NAME'", 'select "NAME"', "select 1 -- NAME", "/* NAME */ select 1", "select $$ NAME $$"):
-        assert not stands_free(query, "NAME")
+        assert not is_outside_literals(query, "NAME")

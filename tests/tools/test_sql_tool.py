@@ -220,7 +220,7 @@ async def test_a_database_file_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 async def test_a_locked_sqlite_file_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runwright.tools.sql_engines.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("runwright.tools.sql.databases.BUSY_SECONDS", 0.05)
     held = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     held.execute("create table t (n integer)")
     held.execute("begin immediate")
@@ -247,8 +247,8 @@ async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) 
 @pytest.mark.parametrize(
     ("sql", "sentence"),
     [
-        ({"connection": "oracle://x", "query": "select 1"}, "`connection` is an address"),
-        ({"connection": "sqlite:///x.db", "query": " "}, "`query` is empty"),
+        ({"connection": "oracle://x", "query": "select 1"}, "Invalid `connection`"),
+        ({"connection": "sqlite:///x.db", "query": " "}, "`query` must not be empty"),
         ({"connection": "sqlite:///x.db", "query": "select :a"}, "`args` has no 'a'"),
         ({"connection": "sqlite:///x.db", "query": "select 1", "args": {"a": 1}}, "does not use :a"),
         ({"connection": "sqlite:///x.db", "query": "select {{ params.a }}"}, "must end in `| ident`"),
@@ -257,7 +257,7 @@ async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) 
         ({"connection": "sqlite:///x.db", "query": "select '{{ params.a | ident }}'"}, "inside quotes or a comment"),
         ({"connection": "sqlite:///x.db", "query": "select 1 -- {{ params.a | ident }}"}, "inside quotes or a comment"),
         ({"connection": "sqlite:///x.db", "query": "select {{ params.a | ident }}, :b"}, "`args` has no 'b'"),
-        ({"query": "select 1"}, "needs `connection`"),
+        ({"query": "select 1"}, "requires `connection`"),
     ],
 )
 async def test_a_wrong_input_is_refused_before_anything_runs(sql: dict[str, Any], sentence: str) -> None:

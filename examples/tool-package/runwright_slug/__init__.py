@@ -1,4 +1,4 @@
-"""`slug: "Some Title"` gives `some-title`."""
+"""A tool package: `slug: "Some Title"` returns `some-title`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class SlugInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SlugTool:
     kind = "slug"
-    inputs = SlugInputs  # checked before a run starts, and again once expressions are filled in
-    main_input = "text"  # what `slug: value` sets
+    inputs = SlugInputs  # Validated before a run starts, and again after evaluating expressions.
+    main_input = "text"  # The input that `slug: value` sets.
 
     def check(self, inputs: dict[str, Any], step: rw.Step) -> str | None:
-        """What is wrong beyond the types, as a sentence. Texts may still hold expressions."""
+        """Return a sentence that describes invalid inputs, or None. Texts may still contain expressions."""
         longest = inputs.get("longest", 80)
         return "`longest` is at least 1." if isinstance(longest, int) and longest < 1 else None
 
     def lane(self, inputs: SlugInputs, step: rw.Step) -> rw.Lane:
-        """Where it runs: at once (it takes no time), in a thread, on a loop of ours, ..."""
+        """Select how the step is executed: inline (for short steps), in a thread, on an event loop, ..."""
         return rw.Lane.INLINE
 
     def run(self, inputs: SlugInputs, context: rw.StepContext) -> str:

@@ -1,4 +1,4 @@
-"""`run --detach`: a process in a session of its own drives the run; closing the terminal is nothing to it."""
+"""`run --detach`: drive the run in a process with its own session, which survives the terminal."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from pathlib import Path
 
 import click
 
+from runwright.cli.terminal.formatting import printable
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
-from runwright.control.open import state_folder
-from runwright.log.open import open_log
-from runwright.log.reader import run_or_none
-from runwright.results.logfiles import safe_name
+from runwright.control.bootstrap import state_folder
+from runwright.log.factory import open_log
+from runwright.log.protocols import run_or_none
+from runwright.storage.output.chunks import safe_name
 
-from .hints import Commands
-from .render import plain
-from .session import DONE, REFUSED, Session
+from .hints import CommandHints
+from .session import EXIT_OK, EXIT_REFUSED, Session
 
 POLL = 0.05
 
 
-async def start_apart(
+async def start_detached(
     session: Session,
     plan_file: Path | None,
-    given: tuple[str, ...],
+    params: tuple[str, ...],
     run_id: str | None,
     tenant: str,
     runtime: str,
 ) -> int | None:
-    """Start a driver, and return once the run is under way. None if the run has ended: there is nothing to drive."""
+    """Start a driver process and return the exit code once the run is in progress.
+
+    Returns None if the run has already ended and there is nothing to drive.
+    """
     if session.store.startswith("memory:"):
         raise RunwrightError(
             ErrorCode.INVALID_ARGUMENT,
-            "A store in memory ends with this process. Name a file or a server with --store.",
+            "A memory store is lost when this process exits. Name a file or a database with --store.",
         )
     async with open_log(session.store) as log:
         run_id = run_id or log.ids.run_id()
@@ -44,44 +47,44 @@ async def start_apart(
         if before is not None and before.status in ENDED:
             return None
         output = state_folder(session.store) / "logs" / safe_name(run_id) / "driver.txt"
-        said = output.stat().st_size if output.exists() else 0
+        offset = output.stat().st_size if output.exists() else 0
         options = ["--run-id", run_id, "--tenant", tenant, "--runtime", runtime]
-        driver = _spawn(session, plan_file, given, options, output)
+        driver = _spawn(session, plan_file, params, options, output)
         while driver.poll() is None:
-            # A new run is there when it is in the store; one that was there before, when the driver says so.
+            # A new run is in progress once it is in the store; an existing one, once the driver reports it.
             if before is None and await run_or_none(log, run_id) is not None:
                 break
-            if before is not None and "\nRun " in f"\n{_said_since(output, said)}":
+            if before is not None and "\nRun " in f"\n{_output_since(output, offset)}":
                 break
             await asyncio.sleep(POLL)
-        if driver.poll() not in (None, DONE) and await run_or_none(log, run_id) == before:
-            click.echo(_said_since(output, said), err=True)
-            return driver.returncode or REFUSED
+        if driver.poll() not in (None, EXIT_OK) and await run_or_none(log, run_id) == before:
+            click.echo(_output_since(output, offset), err=True)
+            return driver.returncode or EXIT_REFUSED
     if session.as_json:
         session.print_json({"runId": run_id, "pid": driver.pid, "output": str(output)})
     else:
-        click.echo(plain(run_id))
-        click.echo(f"  watch:  {Commands(session, run_id).watch}", err=True)
-    driver.returncode = driver.returncode or 0  # it outlives us, and nobody waits for it
-    return DONE
+        click.echo(printable(run_id))
+        click.echo(f"  watch:  {CommandHints(session, run_id).watch}", err=True)
+    driver.returncode = driver.returncode or 0  # Avoids a ResourceWarning: the driver outlives this process.
+    return EXIT_OK
 
 
 def _spawn(
-    session: Session, plan_file: Path | None, given: tuple[str, ...], options: list[str], output: Path
+    session: Session, plan_file: Path | None, params: tuple[str, ...], options: list[str], output: Path
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "runwright", "run", "--store", session.store, *options]
-    for pair in given:
+    for pair in params:
         command += ["--param", pair]
     if plan_file is not None:
         command += ["--", str(plan_file)]
     output.parent.mkdir(parents=True, exist_ok=True)
     with open(output, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-        return subprocess.Popen(  # noqa: S603 - it is ourselves
+        return subprocess.Popen(  # noqa: S603 - the program is this one
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
 
 
-def _said_since(output: Path, size: int) -> str:
-    """What the driver had to say, at its end."""
-    text = output.read_bytes()[size:].decode(errors="replace")
-    return "\n".join(plain(line) for line in text.splitlines()[-20:])
+def _output_since(output: Path, offset: int) -> str:
+    """Return the last lines that the driver wrote after `offset`."""
+    text = output.read_bytes()[offset:].decode(errors="replace")
+    return "\n".join(printable(line) for line in text.splitlines()[-20:])

@@ -1,28 +1,29 @@
-"""What to type next: whole commands, ready to be copied."""
+"""Commands to type next, complete and quoted for the shell."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
-from .render import plain
+from runwright.cli.terminal.formatting import printable
+
+from .run_view import InputRequest
 from .session import Session
-from .story import Asking
 
 
-class Commands:
-    """Commands about one run. The store is named where it was named to us."""
+class CommandHints:
+    """Commands about one run. They name the store or server only if it is not the default one."""
 
     def __init__(self, session: Session, run_id: str) -> None:
-        self._run = _word(run_id)
-        usual = Session(None, as_json=False)
+        self._run = _quote(run_id)
+        default = Session(None, as_json=False)
         if session.server is not None:
-            self._store = f" --server {_word(session.server)}" if session.server != usual.server else ""
+            self._store = f" --server {_quote(session.server)}" if session.server != default.server else ""
         else:
-            self._store = f" --store {_word(session.store)}" if session.store != usual.store else ""
+            self._store = f" --store {_quote(session.store)}" if session.store != default.store else ""
 
-    def _command(self, *words: str) -> str:
-        return f"runwright {' '.join(words)}{self._store}"
+    def _command(self, *arguments: str) -> str:
+        return f"runwright {' '.join(arguments)}{self._store}"
 
     @property
     def resume(self) -> str:
@@ -49,32 +50,32 @@ class Commands:
         return self._command("recover")
 
     @property
-    def go_on(self) -> str:
+    def continue_run(self) -> str:
         return self._command("run", "--run-id", self._run)
 
     def confirm(self, signal_id: str) -> str:
         return self._command("confirm", self._run, signal_id)
 
     def retry(self, step_id: str) -> str:
-        return self._command("retry", self._run, _word(step_id))
+        return self._command("retry", self._run, _quote(step_id))
 
     def skip(self, step_id: str) -> str:
-        return self._command("skip", self._run, _word(step_id))
+        return self._command("skip", self._run, _quote(step_id))
 
     def approve(self, step_id: str, fields: Sequence[str] = ()) -> str:
-        given = [word for name in fields for word in ("--field", _word(f"{name}=..."))]
-        return self._command("approve", self._run, _word(step_id), *given)
+        options = [part for name in fields for part in ("--field", _quote(f"{name}=..."))]
+        return self._command("approve", self._run, _quote(step_id), *options)
 
     def send(self, event: str) -> str:
-        return self._command("send", self._run, _word(event))
+        return self._command("send", self._run, _quote(event))
 
-    def answer(self, step_id: str, asking: Asking) -> str:
-        """What makes a waiting step go on."""
-        return self.approve(step_id, asking.fields) if asking.event is None else self.send(asking.event)
+    def answer(self, step_id: str, request: InputRequest) -> str:
+        """The command that lets a waiting step continue."""
+        return self.approve(step_id, request.fields) if request.event is None else self.send(request.event)
 
     def logs(self, step_id: str) -> str:
-        return self._command("logs", self._run, _word(step_id))
+        return self._command("logs", self._run, _quote(step_id))
 
 
-def _word(text: str) -> str:
-    return shlex.quote(plain(text))
+def _quote(text: str) -> str:
+    return shlex.quote(printable(text))

@@ -1,53 +1,60 @@
-"""The `runwright` command. A subcommand's code is loaded only when that subcommand runs."""
+"""The `runwright` command. The module of a subcommand is imported only when that subcommand is run."""
 
 from __future__ import annotations
 
 import os
 import sys
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
 from runwright import __version__
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("start", "Write a starter plan and runwright.toml into this folder."),
-    "run": ("run", "Run a plan and show how it goes."),
-    "watch": ("watch", "Watch a run until it ends."),
-    "logs": ("logs", "Show what a run's steps wrote."),
-    "pause": ("steer", "Start nothing new in a run; what runs may end."),
-    "resume": ("steer", "Go on with a paused run."),
-    "cancel": ("steer", "Stop a run for good."),
-    "retry": ("steer", "Try a failed step again."),
-    "skip": ("steer", "Do without a step."),
-    "approve": ("answer", "Say yes to a step that asks."),
-    "deny": ("answer", "Say no to a step that asks."),
-    "send": ("answer", "Send a run an event that a step waits for."),
-    "signal": ("steer", "Send a run any signal."),
-    "confirm": ("steer", "Agree, as a second person, to a signal that waits for one."),
-    "rerun": ("rerun", "Make a new run from one that has ended."),
-    "recover": ("rerun", "Take over runs whose process died, and drive them to their end."),
-    "plan": ("plan", "Look at a plan without running it: validate, show, hash, graph."),
-    "append": ("append", "Append events: JSON lines in, one receipt or refusal a line out."),
-    "list": ("look", "List runs, newest first."),
-    "show": ("look", "Show a run as it is, or as it was at an event or a time."),
-    "events": ("look", "Show a run's events, or follow them as they come."),
-    "artifacts": ("artifacts", "See what a run's steps made, fetch it, delete what has expired."),
-    "results": ("results", "See what a run, a step or a task gave back, delete what nobody wants."),
-    "alerts": ("look", "List what an operator should know."),
-    "verify": ("check", "Prove that nothing was edited, or say where."),
-    "anchor": ("check", "Write a signed statement of where every run stands."),
-    "serve": ("serve", "Serve the HTTP API, and drive runs."),
-    "worker": ("worker", "Carry steps out for servers elsewhere."),
-    "token": ("token", "Make, list and revoke tokens."),
-    "rebuild": ("check", "Fold every run anew and mend its summary, or only compare."),
-    "doctor": ("check", "Check the store and this installation."),
-    "export": ("transfer", "Write a run's events as JSON lines."),
-    "import": ("transfer", "Take in events from another log."),
-    "noetl": ("noetl", "Check a log in the words of the NoETL event model."),
-    "key": ("key", "Show an event's idempotency key and what it is made of."),
+
+class Subcommand(NamedTuple):
+    module: str
+    """Module in runwright.cli.commands."""
+    summary: str
+
+
+COMMANDS: dict[str, Subcommand] = {
+    "init": Subcommand("init", "Write a starter plan and runwright.toml to this directory."),
+    "run": Subcommand("run", "Run a plan and show live progress."),
+    "watch": Subcommand("run", "Watch a run until it ends."),
+    "logs": Subcommand("logs", "Show step output."),
+    "pause": Subcommand("signals", "Pause a run: running steps finish, no new steps start."),
+    "resume": Subcommand("signals", "Resume a paused run."),
+    "cancel": Subcommand("signals", "Cancel a run."),
+    "retry": Subcommand("signals", "Retry a failed step."),
+    "skip": Subcommand("signals", "Skip a pending or failed step."),
+    "approve": Subcommand("approvals", "Approve a step that is waiting for approval."),
+    "deny": Subcommand("approvals", "Deny a step that is waiting for approval."),
+    "send": Subcommand("approvals", "Deliver an external event to a waiting step."),
+    "signal": Subcommand("signals", "Send any signal to a run."),
+    "confirm": Subcommand("signals", "Confirm a signal that requires a second person."),
+    "rerun": Subcommand("rerun", "Start a new run from a finished one, reusing successful steps."),
+    "recover": Subcommand("rerun", "Recover abandoned runs and run them to completion."),
+    "plan": Subcommand("plan", "Validate and inspect plans."),
+    "append": Subcommand("append", "Append events from JSON lines and print receipts."),
+    "list": Subcommand("inspect", "List runs, newest first."),
+    "show": Subcommand("inspect", "Show a run, now or at an earlier event or time."),
+    "events": Subcommand("inspect", "Show or follow the events of a run."),
+    "artifacts": Subcommand("artifacts", "List, download and prune artifacts."),
+    "results": Subcommand("results", "Show results of runs, steps and tasks; prune expired results."),
+    "alerts": Subcommand("inspect", "List alerts."),
+    "verify": Subcommand("verify", "Verify the hash chain of runs."),
+    "anchor": Subcommand("verify", "Write a signed anchor of all run heads."),
+    "serve": Subcommand("serve", "Serve the HTTP API and drive runs."),
+    "worker": Subcommand("worker", "Run a worker that executes steps for a server."),
+    "token": Subcommand("token", "Create, list and revoke API tokens."),
+    "rebuild": Subcommand("verify", "Rebuild run summaries from events (--check compares only)."),
+    "doctor": Subcommand("verify", "Check the store and this installation."),
+    "export": Subcommand("export_import", "Export the events of a run as JSON lines."),
+    "import": Subcommand("export_import", "Import events from another log."),
+    "noetl": Subcommand("noetl", "Check a log against the NoETL event model."),
+    "key": Subcommand("key", "Show the idempotency key of an event and its preimage."),
 }
-"""Each subcommand: the module it lives in, and what it does."""
 
 
 class LazyGroup(click.Group):
@@ -57,21 +64,21 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"runwright.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"runwright.cli.commands.{COMMANDS[cmd_name].module}")
         return getattr(module, f"{cmd_name}_command")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+            formatter.write_dl([(name, subcommand.summary) for name, subcommand in COMMANDS.items()])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="runwright")
 def cli() -> None:
-    """Runwright keeps the history of workflow runs as their only truth.
+    """Runwright: a durable workflow engine on an append-only event log.
 
-    The store is a file, .runwright/runs.db, unless --store, RUNWRIGHT_STORE or runwright.toml name another.
-    Every command takes --store URL and --json after its name.
+    The store is the SQLite file .runwright/runs.db unless --store, RUNWRIGHT_STORE or runwright.toml name another.
+    Every command accepts --store URL and --json after its name.
     """
 
 
@@ -86,7 +93,7 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has enough. Keep the interpreter from tripping over it again at exit.
+        # The reader closed the pipe. Redirect stdout, so that the interpreter's flush at exit does not fail as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(status if isinstance(status, int) else 0)
 

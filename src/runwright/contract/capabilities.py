@@ -1,4 +1,4 @@
-"""What a plan may require of whatever runs it, and what the embedded runtime can do."""
+"""Capabilities that a plan may require of its runtime, and those of the embedded runtime."""
 
 from __future__ import annotations
 
@@ -27,20 +27,15 @@ CAPABILITIES = frozenset(
 FALLBACKS = ("reject", "emulate", "degrade")
 ADAPTERS = ("any", "embedded", "mock", "temporal", "conductor")
 
-EMBEDDED = CAPABILITIES - {"signal.pause.emulated", "workflow.child.workflows", "workflow.continue.as.new"}
+EMBEDDED_CAPABILITIES = CAPABILITIES - {"signal.pause.emulated", "workflow.child.workflows", "workflow.continue.as.new"}
 
 
 def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]) -> dict[str, object] | None:
-    """Hold what a plan requires against what its runtime offers; None where nothing is required.
+    """Compare the capabilities that a plan requires with those of its runtime; None if it requires none.
 
-    Raises CAPABILITY_NOT_SUPPORTED where the plan must not run so.
+    Raises CAPABILITY_NOT_SUPPORTED if the plan must not run on this runtime.
     """
-    target = plan.metadata.target_adapter
-    if target not in (None, "any", adapter) and adapter != "mock":  # any plan can be played
-        raise RunwrightError(
-            ErrorCode.CAPABILITY_NOT_SUPPORTED,
-            f"The plan is for the runtime {target}; this is {adapter}. Run it there, or set targetAdapter to any.",
-        )
+    _check_adapter(plan, adapter)
     required = plan.metadata.requires_capabilities
     if not required:
         return None
@@ -50,20 +45,18 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
     for name in required:
         if name not in CAPABILITIES:
             known = ", ".join(sorted(CAPABILITIES))
-            sentence = f"No capability is called {name!r}. There are: {known}."
-            raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, sentence)
+            raise _not_supported(f"Unknown capability {name!r}. Known: {known}.")
         supported = name in offered
         checks.append({"capability": name, "supported": supported})
         if supported:
             continue
         if behavior not in FALLBACKS[1:]:
-            raise RunwrightError(
-                ErrorCode.CAPABILITY_NOT_SUPPORTED,
-                f"The plan requires {name}, which the runtime {adapter} does not have. "
-                "Pick another runtime, or set fallbackBehavior to emulate or degrade.",
+            raise _not_supported(
+                f"The plan requires {name}, which the runtime {adapter} does not support. "
+                "Use another runtime, or set fallbackBehavior to emulate or degrade."
             )
         code = "CAPABILITY_EMULATED" if behavior == "emulate" else "CAPABILITY_DEGRADED"
-        warnings.append({"code": code, "capability": name, "message": f"{adapter} does not have {name}."})
+        warnings.append({"code": code, "capability": name, "message": f"{adapter} does not support {name}."})
     return {
         "planId": plan.plan_id,
         "planVersion": plan_version(plan),
@@ -73,3 +66,15 @@ def validation_report(plan: ExecutionPlan, adapter: str, offered: frozenset[str]
         "errors": [],
         "warnings": warnings,
     }
+
+
+def _check_adapter(plan: ExecutionPlan, adapter: str) -> None:
+    target = plan.metadata.target_adapter
+    if target not in (None, "any", adapter) and adapter != "mock":  # every plan can be simulated
+        raise _not_supported(
+            f"The plan targets the runtime {target}; this is {adapter}. Run it there, or set targetAdapter to any."
+        )
+
+
+def _not_supported(detail: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, detail)

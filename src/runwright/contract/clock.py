@@ -1,4 +1,4 @@
-"""Time and identity arrive as parameters, so that a simulator can hand them out."""
+"""Protocols of the clock and the id source. Both are parameters, so that a simulation can replace them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards; the origin means nothing."""
+        """Seconds that never decrease, from an arbitrary origin."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait without holding anybody else up."""
+        """Wait without blocking the event loop."""
         ...
 
 
 class Ids(Protocol):
     def run_id(self) -> str:
-        """A fresh UUID v4, as text. Its beginning tells it from others: people name runs by it."""
+        """A new UUID v4, as text. Its first characters are random, because users refer to runs by a prefix."""
         ...
 
     def event_id(self) -> str:
-        """A fresh UUID v4, as text."""
+        """A new UUID v4, as text."""
         ...

@@ -1,4 +1,4 @@
-"""Checks on an event before anything is looked up: the envelope, the key, the payload's shape."""
+"""Validate an event without access to the log: envelope, idempotency key, shape of the payload."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from .catalog import CATALOG, Level
+from .catalog import CATALOG, EventType, Level
 from .errors import ErrorCode, RunwrightError
 from .events import RunEventWrite, RunIdentity
 from .keys import key_bytes, preimage
 from .timestamps import is_utc
 from .upcasts import upcast
 
-LEGACY = re.compile(r"(tool|retry|sink|case)\.[a-z0-9_.]+")
-"""Names of event models before this one."""
+LEGACY_NAME = re.compile(r"(tool|retry|sink|case)\.[a-z0-9_.]+")
+"""Event names of models before RunEvents v2."""
 
 MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_ID_CHARS = 512
 MAX_STEP_CHARS = 2048
+MAX_ATTEMPT = 2**31 - 1
 MAX_DEPTH = 256
-"""How deep a payload may be nested. Python's own limit would depend on who calls."""
+"""Maximum nesting of a payload. Python's recursion limit cannot serve: it depends on the depth of the caller."""
 
-_WRAPPED = 8  # levels that an event may put around a value
-_MAX_ATTEMPT = 2**31 - 1
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MAX_WRAPPER_DEPTH = 8  # levels of nesting that an event adds around a value
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DECODER = msgspec.json.Decoder(RunEventWrite)
 _DECODE_ANY = msgspec.json.Decoder()
 _PAYLOAD_DECODERS = {name: msgspec.json.Decoder(kind.payload) for name, kind in CATALOG.items()}
 
 
-def refused(detail: str, code: ErrorCode = ErrorCode.SCHEMA_VALIDATION_FAILED, **facts: Any) -> RunwrightError:
+def validation_error(detail: str, code: ErrorCode = ErrorCode.SCHEMA_VALIDATION_FAILED, **facts: Any) -> RunwrightError:
     return RunwrightError(code, detail, **facts)
 
 
@@ -44,14 +44,14 @@ def decode_event(line: bytes) -> RunEventWrite: ...
 @overload
 def decode_event(line: bytes, shape: type[E]) -> E: ...
 def decode_event(line: bytes, shape: type[RunEventWrite] = RunEventWrite) -> RunEventWrite:
-    """One event from its JSON text. Whatever the bytes are, the only error is a coded one."""
+    """Decode one event from JSON. Raises RunwrightError for any invalid input, and no other error."""
     try:
         return _DECODER.decode(line) if shape is RunEventWrite else msgspec.json.decode(line, type=shape)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise refused(f"This is not an event: {_first_words(error)}. Send one JSON object per event.") from None
+        raise validation_error(f"Invalid event: {_decode_reason(error)}. Send one JSON object per event.") from None
 
 
-def _first_words(error: Exception) -> str:
+def _decode_reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeError):
@@ -60,27 +60,32 @@ def _first_words(error: Exception) -> str:
 
 
 def check_envelope(event: RunEventWrite) -> bytes:
-    """Raise unless the envelope holds; give back the idempotency key, recomputed, as 32 bytes.
+    """Validate the envelope; return the recomputed idempotency key, 32 bytes.
 
-    The run's constants have a check of their own, `check_identity`: they are the same for every event of it.
+    The constants of the run are the same for all of its events, so `check_identity` validates them separately.
     """
-    _check_text("eventType", event.event_type, MAX_ID_CHARS, piped=True)
-    _check_optional(event)
+    _check_text("eventType", event.event_type, MAX_ID_CHARS, forbid_pipe=True)
+    _check_optional_fields(event)
     if uuid4_bytes(event.event_id) is None:
-        raise refused("eventId must be a UUID v4, such as uuid4() gives.", field="eventId")
+        raise validation_error("eventId must be a UUID v4, as uuid4() returns.", field="eventId")
     if not is_utc(event.emitted_at):
-        raise refused("emittedAt must be an RFC 3339 time in UTC, such as 2026-01-31T08:00:00.000Z.", field="emittedAt")
-    if type(event.logical_attempt_id) is not int or not 1 <= event.logical_attempt_id <= _MAX_ATTEMPT:
-        raise refused(f"logicalAttemptId counts from 1 to {_MAX_ATTEMPT:,}.", field="logicalAttemptId")
-    if type(event.engine_attempt_id) is not int or not 1 <= event.engine_attempt_id <= _MAX_ATTEMPT:
-        raise refused(
-            "engineAttemptId counts from 1; send 1 where the engine tells no attempts.", field="engineAttemptId"
+        raise validation_error(
+            "emittedAt must be an RFC 3339 time in UTC, such as 2026-01-31T08:00:00.000Z.", field="emittedAt"
+        )
+    if type(event.logical_attempt_id) is not int or not 1 <= event.logical_attempt_id <= MAX_ATTEMPT:
+        raise validation_error(
+            f"logicalAttemptId must be an integer from 1 to {MAX_ATTEMPT:,}.", field="logicalAttemptId"
+        )
+    if type(event.engine_attempt_id) is not int or not 1 <= event.engine_attempt_id <= MAX_ATTEMPT:
+        raise validation_error(
+            f"engineAttemptId must be an integer from 1 to {MAX_ATTEMPT:,}; send 1 if the engine has no attempts.",
+            field="engineAttemptId",
         )
     return _check_key(event)
 
 
 def uuid4_bytes(text: str) -> bytes | None:
-    """The sixteen bytes of a UUID v4 in its usual form, or None where this is not one."""
+    """Return the sixteen bytes of a UUID v4 in its canonical text form; None if the text is not one."""
     if len(text) != 36 or not text[8] == text[13] == text[18] == text[23] == "-":
         return None
     try:
@@ -91,29 +96,29 @@ def uuid4_bytes(text: str) -> bytes | None:
 
 
 def check_identity(run: RunIdentity | RunEventWrite) -> None:
-    """Raise unless these can be a run's constants."""
-    _check_text("runId", run.run_id, MAX_ID_CHARS, piped=True)
-    _check_text("planId", run.plan_id, MAX_ID_CHARS, piped=True)
-    _check_text("planVersion", run.plan_version, MAX_ID_CHARS, piped=True)
+    """Validate the constants of a run."""
+    _check_text("runId", run.run_id, MAX_ID_CHARS, forbid_pipe=True)
+    _check_text("planId", run.plan_id, MAX_ID_CHARS, forbid_pipe=True)
+    _check_text("planVersion", run.plan_version, MAX_ID_CHARS, forbid_pipe=True)
     _check_text("tenantId", run.tenant_id, MAX_ID_CHARS)
     _check_text("projectId", run.project_id, MAX_ID_CHARS)
     _check_text("environmentId", run.environment_id, MAX_ID_CHARS)
 
 
-def _check_optional(event: RunEventWrite) -> None:
+def _check_optional_fields(event: RunEventWrite) -> None:
     kind = CATALOG.get(event.event_type)
-    if kind is None and LEGACY.fullmatch(event.event_type):
-        raise refused(
-            f"{event.event_type} is a name of an earlier model. Send the name of today; logs in the old words are "
-            "taken in with the format noetl.",
+    if kind is None and LEGACY_NAME.fullmatch(event.event_type):
+        raise validation_error(
+            f"{event.event_type} is an event name of an earlier model. Send the current name, or import old logs with "
+            "the format noetl.",
             field="eventType",
         )
     if event.step_id is not None:
-        _check_text("stepId", event.step_id, MAX_STEP_CHARS, piped=True)
+        _check_text("stepId", event.step_id, MAX_STEP_CHARS, forbid_pipe=True)
         if kind is not None and kind.level is Level.RUN:
-            raise refused(f"{event.event_type} is about the whole run: leave stepId out.", field="stepId")
+            raise validation_error(f"{event.event_type} is a run event: omit stepId.", field="stepId")
     elif kind is not None and kind.level is Level.STEP:
-        raise refused(f"{event.event_type} needs a stepId.", field="stepId")
+        raise validation_error(f"{event.event_type} is a step event: stepId is required.", field="stepId")
     if event.emitted_by is not None:
         _check_text("emittedBy", event.emitted_by, MAX_ID_CHARS)
     if event.foreign_event_id is not None:
@@ -121,31 +126,39 @@ def _check_optional(event: RunEventWrite) -> None:
     if event.traceparent is not None:
         _check_text("traceparent", event.traceparent, MAX_ID_CHARS)
     if event.schema_version is not None:
-        newest = 1 if kind is None else kind.schema_version
-        if event.schema_version < 1 or (kind is not None and event.schema_version > newest):
-            raise refused(
-                f"{event.event_type} is known up to schemaVersion {newest}; this is {event.schema_version}. "
-                "Upgrade Runwright, or write the older version.",
-                ErrorCode.SCHEMA_VERSION_UNKNOWN,
-                field="schemaVersion",
-            )
-        if event.schema_version > _MAX_ATTEMPT:
-            raise refused("schemaVersion is too large.", ErrorCode.SCHEMA_VERSION_UNKNOWN, field="schemaVersion")
+        _check_schema_version(event.event_type, event.schema_version, kind)
 
 
-def _check_text(field: str, value: str, longest: int, *, piped: bool = False) -> None:
+def _check_schema_version(event_type: str, version: int, kind: EventType | None) -> None:
+    newest = 1 if kind is None else kind.schema_version
+    if version < 1 or (kind is not None and version > newest):
+        raise validation_error(
+            f"Unknown schema version {version} of {event_type}: the newest known is schemaVersion {newest}. "
+            "Upgrade Runwright, or send the older version.",
+            ErrorCode.SCHEMA_VERSION_UNKNOWN,
+            field="schemaVersion",
+        )
+    if version > MAX_ATTEMPT:
+        raise validation_error(
+            f"schemaVersion must be at most {MAX_ATTEMPT:,}.", ErrorCode.SCHEMA_VERSION_UNKNOWN, field="schemaVersion"
+        )
+
+
+def _check_text(field: str, value: str, max_chars: int, *, forbid_pipe: bool = False) -> None:
     if not value:
-        raise refused(f"{field} must not be empty.", field=field)
-    if len(value) > longest:
-        raise refused(f"{field} is longer than {longest} characters.", field=field)
-    if piped and "|" in value:
-        raise refused(f"{field} must not contain '|': it separates the parts of the idempotency key.", field=field)
+        raise validation_error(f"{field} must not be empty.", field=field)
+    if len(value) > max_chars:
+        raise validation_error(f"{field} must have at most {max_chars} characters.", field=field)
+    if forbid_pipe and "|" in value:
+        raise validation_error(
+            f"{field} must not contain '|': it separates the parts of the idempotency key.", field=field
+        )
     if value.isascii():
         if "\0" in value:
-            raise refused(f"{field} must not contain NUL.", field=field)
+            raise validation_error(f"{field} must not contain NUL.", field=field)
         return
     if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-        raise refused(f"{field} must be Unicode text without NUL and lone surrogates.", field=field)
+        raise validation_error(f"{field} must be Unicode text without NUL and lone surrogates.", field=field)
 
 
 def _check_key(event: RunEventWrite) -> bytes:
@@ -156,7 +169,7 @@ def _check_key(event: RunEventWrite) -> bytes:
         text = preimage(
             event.run_id, event.step_id, event.logical_attempt_id, event.event_type, event.plan_id, event.plan_version
         )
-        raise refused(
+        raise validation_error(
             f"idempotencyKey must be the SHA-256 of {text!r} in lower-case hex, which is {key.hex()}.",
             field="idempotencyKey",
         )
@@ -166,46 +179,49 @@ def _check_key(event: RunEventWrite) -> bytes:
 def check_payload(
     event_type: str, version: int | None, payload: bytes, limit: int = MAX_PAYLOAD_BYTES
 ) -> msgspec.Struct | None:
-    """Raise unless these bytes may be this event's payload; give back its known fields, typed.
+    """Validate the bytes of a payload; return its known fields, typed.
 
-    None for a type from elsewhere: of those only the envelope is checked.
+    Returns None for a type that is not in the catalogue: such a payload must only be a JSON object within the limits.
     """
     if len(payload) > limit:
-        raise refused(
+        raise validation_error(
             f"The payload has {len(payload):,} bytes; the limit is {limit:,}. Store it elsewhere and send a reference.",
             ErrorCode.PAYLOAD_TOO_LARGE,
             field="payload",
         )
     if _is_too_deep(payload):
-        raise refused(f"The payload is nested more than {MAX_DEPTH} deep.", field="payload")
+        raise validation_error(f"The payload must not be nested more than {MAX_DEPTH} levels deep.", field="payload")
     try:
         content = _DECODE_ANY.decode(payload)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise refused(f"The payload cannot be read: {_first_words(error)}.", field="payload") from None
+        raise validation_error(f"Invalid payload: {_decode_reason(error)}.", field="payload") from None
     if not isinstance(content, dict):
-        raise refused("The payload must be a JSON object.", field="payload")
-    if b"\\u0000" in payload and _holds_nul(content):
-        raise refused("The payload must not contain NUL characters.", field="payload")
+        raise validation_error("The payload must be a JSON object.", field="payload")
+    if b"\\u0000" in payload and _contains_nul(content):
+        raise validation_error("The payload must not contain NUL characters.", field="payload")
     return typed_payload(event_type, version, payload)
 
 
-def value_trouble(body: bytes) -> str | None:
-    """Why a value, as JSON, cannot stand in an event; None if it can. Its size is another matter."""
-    if _is_too_deep(body, MAX_DEPTH - _WRAPPED):
-        return f"is nested more than {MAX_DEPTH - _WRAPPED} deep"
-    if b"\\u0000" in body and _holds_nul(_DECODE_ANY.decode(body)):
-        return "holds a NUL character"
+def value_problem(body: bytes) -> str | None:
+    """Return why a JSON value cannot be part of an event, as a predicate; None if it can. Its size is not checked."""
+    if _is_too_deep(body, MAX_DEPTH - _MAX_WRAPPER_DEPTH):
+        return f"is nested more than {MAX_DEPTH - _MAX_WRAPPER_DEPTH} levels deep"
+    if b"\\u0000" in body and _contains_nul(_DECODE_ANY.decode(body)):
+        return "contains a NUL character"
     return None
 
 
 def check_own_payload(event_type: str, payload: bytes, limit: int = MAX_PAYLOAD_BYTES) -> None:
-    """As `check_payload`, for one that was encoded from its typed fields: only values of users can be wrong in it."""
+    """Validate a payload that was encoded from its typed fields, as `check_payload` does.
+
+    Only values of users can be invalid in it, so the full validation runs only if a cheap test finds a reason.
+    """
     if len(payload) > limit or b"\\u0000" in payload or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
         check_payload(event_type, None, payload, limit)
 
 
 def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgspec.Struct | None:
-    """The known fields of a payload of the newest version, or None for a type from elsewhere."""
+    """Return the known fields of a payload, upcast to the newest version; None for a type outside of the catalogue."""
     kind = CATALOG.get(event_type)
     if kind is None:
         return None
@@ -214,30 +230,30 @@ def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgsp
             return msgspec.convert(upcast(event_type, version, _DECODE_ANY.decode(payload)), kind.payload)
         return _PAYLOAD_DECODERS[event_type].decode(payload)
     except msgspec.ValidationError as error:
-        where = str(error).replace("`$.", "`payload.").replace("`$`", "`payload`")
-        raise refused(f"The payload does not fit {event_type}: {where}.", field="payload") from None
+        message = str(error).replace("`$.", "`payload.").replace("`$`", "`payload`")
+        raise validation_error(f"Invalid payload of {event_type}: {message}.", field="payload") from None
 
 
-def _is_too_deep(payload: bytes, most: int = MAX_DEPTH) -> bool:
-    if payload.count(b"[") + payload.count(b"{") <= most:
+def _is_too_deep(payload: bytes, limit: int = MAX_DEPTH) -> bool:
+    if payload.count(b"[") + payload.count(b"{") <= limit:
         return False
     depth = 0
-    for bracket in _TEXTS.sub(b"", payload).translate(None, _NO_BRACKETS):
+    for bracket in _STRINGS.sub(b"", payload).translate(None, _NO_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
-        if depth > most:
+        if depth > limit:
             return True
     return False
 
 
-def _holds_nul(content: Any) -> bool:
-    waiting: list[Any] = [content]
-    while waiting:
-        value = waiting.pop()
+def _contains_nul(content: Any) -> bool:
+    pending: list[Any] = [content]
+    while pending:
+        value = pending.pop()
         if isinstance(value, str):
             if "\0" in value:
                 return True
         elif isinstance(value, dict):
-            waiting += [*value.keys(), *value.values()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            pending += [*value.keys(), *value.values()]  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         elif isinstance(value, list):
-            waiting += value
+            pending += value
     return False

@@ -1,4 +1,4 @@
-"""One error type for the whole project: a machine-readable code and a sentence that says what to do."""
+"""The error type of the whole project: a machine-readable code, and a text with the problem and its remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    # What a producer is told about an event.
+    # Refused events, for their producer.
     SCHEMA_VALIDATION_FAILED = "SCHEMA_VALIDATION_FAILED"
     SCHEMA_VERSION_UNKNOWN = "SCHEMA_VERSION_UNKNOWN"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
@@ -18,14 +18,14 @@ class ErrorCode(StrEnum):
     STALE_FENCE = "STALE_FENCE"
     RUN_OWNED = "RUN_OWNED"
     NOT_ATTEMPTED = "NOT_ATTEMPTED"
-    # What a caller is told about a run, a lease or a request.
+    # Runs, leases and arguments.
     RUN_ALREADY_EXISTS = "RUN_ALREADY_EXISTS"
     RUN_NOT_FOUND = "RUN_NOT_FOUND"
     LEASE_LOST = "LEASE_LOST"
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     INVALID_CURSOR = "INVALID_CURSOR"
     ANCHOR_INVALID = "ANCHOR_INVALID"
-    # What the author of a plan is told.
+    # Plans, for their author.
     INVALID_PLAN_SCHEMA = "INVALID_PLAN_SCHEMA"
     INVALID_STEP_SCHEMA = "INVALID_STEP_SCHEMA"
     EXPRESSION_ERROR = "EXPRESSION_ERROR"
@@ -35,11 +35,11 @@ class ErrorCode(StrEnum):
     PLAN_REF_MISMATCH = "PLAN_REF_MISMATCH"
     PLAN_INTEGRITY_VALIDATION_FAILED = "PLAN_INTEGRITY_VALIDATION_FAILED"
     CAPABILITY_NOT_SUPPORTED = "CAPABILITY_NOT_SUPPORTED"
-    # What is said about a value that lives outside the log.
+    # Values outside of the log.
     SECRET_NOT_AVAILABLE = "SECRET_NOT_AVAILABLE"  # noqa: S105 - a code
     REFERENCE_NOT_AVAILABLE = "REFERENCE_NOT_AVAILABLE"
     RESULT_NOT_STORABLE = "RESULT_NOT_STORABLE"
-    # What a caller is told about who they are, and how much they ask.
+    # Requests to a server: authentication, rate limits, HTTP.
     AUTHN_REQUIRED = "AUTHN_REQUIRED"
     AUTHN_FAILED = "AUTHN_FAILED"
     TOKEN_NOT_FOUND = "TOKEN_NOT_FOUND"  # noqa: S105 - a code
@@ -51,7 +51,7 @@ class ErrorCode(StrEnum):
     SERVER_CLOSING = "SERVER_CLOSING"
     SERVER_UNREACHABLE = "SERVER_UNREACHABLE"
     INTERNAL_ERROR = "INTERNAL_ERROR"
-    # What an operator is told about a signal.
+    # Signals, for the operator.
     AUTHZ_DENIED = "AUTHZ_DENIED"
     AUTHZ_TENANT_FORBIDDEN = "AUTHZ_TENANT_FORBIDDEN"
     AUTHZ_REASON_REQUIRED = "AUTHZ_REASON_REQUIRED"
@@ -64,7 +64,7 @@ class ErrorCode(StrEnum):
     STEP_NOT_FOUND = "STEP_NOT_FOUND"
     STEP_NOT_TERMINAL = "STEP_NOT_TERMINAL"
     STEP_TERMINAL = "STEP_TERMINAL"
-    # What anybody is told about the store.
+    # The store.
     STORE_URL_INVALID = "STORE_URL_INVALID"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
     STORE_CLOSED = "STORE_CLOSED"
@@ -79,7 +79,9 @@ class ErrorCode(StrEnum):
 
 
 STORE_CODES = frozenset(code for code in ErrorCode if code.startswith("STORE_")) - {ErrorCode.STORE_URL_INVALID}
-STORE_CODES_TO_WAIT_FOR = frozenset(
+"""Codes of a store that could not be used at all. The command line exits with 3."""
+
+RETRYABLE_STORE_CODES = frozenset(
     {
         ErrorCode.STORE_UNAVAILABLE,
         ErrorCode.STORE_FULL,
@@ -87,11 +89,11 @@ STORE_CODES_TO_WAIT_FOR = frozenset(
         ErrorCode.STORE_WRITE_BUDGET_EXCEEDED,
     }
 )
-"""Codes that say the store could not be used at all (the command line exits with 3)."""
+"""Codes of a store that may become usable again, so that the operation is retried."""
 
 
 class RunwrightError(Exception):
-    """Raised at every edge. `facts` are structured details; they never hold payloads or secrets."""
+    """The only exception type of the public interfaces. `facts` are structured details without payloads or secrets."""
 
     def __init__(self, code: ErrorCode, detail: str, **facts: Any) -> None:
         super().__init__(f"{code}: {detail}")

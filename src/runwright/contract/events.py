@@ -1,7 +1,7 @@
-"""The two shapes of an event: as a producer writes it and as the log gives it back.
+"""The two forms of an event: RunEventWrite, which a producer appends, and RunEventRecord, which the log returns.
 
-Python names are snake_case, wire names camelCase. The envelope is closed: a field that is not listed
-here is refused. The payload stays the bytes that came in, from the producer's hand to the reader's.
+Python names are snake_case, wire names camelCase. The envelope is closed: an unknown field is refused. The payload
+remains the bytes that the producer sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from .upcasts import upcast
 
 NO_PAYLOAD = msgspec.Raw()
-"""The one value that says an event has no payload."""
+"""The value of `raw_payload` of an event without a payload."""
 
 
 def wire_name(name: str) -> str:
@@ -26,7 +26,7 @@ def wire_name(name: str) -> str:
 class RunEventWrite(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, rename=wire_name
 ):
-    """What a producer appends."""
+    """An event as a producer appends it."""
 
     event_id: str
     event_type: str
@@ -49,7 +49,7 @@ class RunEventWrite(
 
     @property
     def payload(self) -> dict[str, Any] | None:
-        """The payload, decoded, in the newest version of its type; None where there is none."""
+        """The decoded payload in the newest version of its type; None if there is none."""
         raw = bytes(self.raw_payload)
         if not raw or raw == b"null":
             return None
@@ -58,16 +58,16 @@ class RunEventWrite(
 
 
 class RunEventRecord(RunEventWrite, frozen=True, kw_only=True):
-    """What the log gives back: the event as written, plus what only the Append Authority can say."""
+    """An event as the log returns it: as written, with the fields that the Append Authority assigns."""
 
     run_seq: int
     persisted_at: str
     hash: str
-    redacted: bool = False  # the payload was erased by law; its digest still holds the chain together
+    redacted: bool = False  # the payload was erased; its digest remains in the hash chain
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is constant for a run. Every event of the run repeats it; the stores keep it once."""
+    """The constants of a run. Every event of the run repeats them; the stores store them once."""
 
     run_id: str
     tenant_id: str
@@ -78,13 +78,13 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def context(self) -> tuple[str, str, str, str, str, str]:
-        """The constants in the order of the fields above."""
+        """The constants, in the order of the fields."""
         plan = (self.plan_id, self.plan_version)
         return (self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
 
 
 class FoldableEvent(Protocol):
-    """The little that a fold needs to know of an event; records and the stores' rows both have it."""
+    """The fields of an event that a fold needs. Records and rows of the stores have them."""
 
     @property
     def run_seq(self) -> int: ...
@@ -105,7 +105,7 @@ class FoldableEvent(Protocol):
 
 
 class Receipt(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """The event is in the log: now (`appended`) or since earlier (`duplicate`)."""
+    """The event is in the log: appended now (`appended`) or before (`duplicate`)."""
 
     status: str
     event_id: str
@@ -116,7 +116,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class Refusal(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The event is not in the log. The same event against the same log is refused in the same words."""
+    """The event is not in the log. Deterministic: the same event and the same log give the same refusal."""
 
     status: str
     code: str

@@ -1,6 +1,6 @@
 """The idempotency key of RunEvents v2.0.1: six fields, one delimiter, SHA-256.
 
-`tenantId`, `projectId`, `environmentId` and `engineAttemptId` take no part in it.
+`tenantId`, `projectId`, `environmentId` and `engineAttemptId` are not part of it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 RUN = "RUN"
-"""Stands in for the step where an event has none. A step may itself be called RUN."""
+"""Placeholder for the step of a run event. A step may also be named RUN."""
 
 
 def preimage(
@@ -20,7 +20,7 @@ def preimage(
 def key_bytes(
     run_id: str, step_id: str | None, logical_attempt_id: int, event_type: str, plan_id: str, plan_version: str
 ) -> bytes:
-    """The key as the stores keep it: 32 bytes."""
+    """Return the key as it is stored: 32 bytes."""
     text = preimage(run_id, step_id, logical_attempt_id, event_type, plan_id, plan_version)
     return sha256(text.encode()).digest()
 
@@ -28,5 +28,5 @@ def key_bytes(
 def idempotency_key(
     run_id: str, step_id: str | None, logical_attempt_id: int, event_type: str, plan_id: str, plan_version: str
 ) -> str:
-    """The key as it travels: 64 lower-case hexadecimal digits."""
+    """Return the key as it is sent: 64 lower-case hexadecimal digits."""
     return key_bytes(run_id, step_id, logical_attempt_id, event_type, plan_id, plan_version).hex()

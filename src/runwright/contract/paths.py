@@ -1,10 +1,9 @@
-"""Entity paths: how an event that is finer than a step, or beside it, says whom it is about.
+"""Entity paths: the `stepId` of an event that is about a part of a step, or about something outside of steps.
 
     step[@visit][~attempt]([i])*[/task[@visit]]
 
-`@1` and `~1` are left out. `~n` appears only beneath a step that is on its nth attempt, so that what
-happened inside attempt 2 does not collide with attempt 1. The log itself never parses a path: it is
-opaque text there. Only what made a path reads it back.
+`@1` and `~1` are omitted. `~n` appears only below a step in its nth attempt, so that the entities of attempt 2 do not
+collide with those of attempt 1. To the log a path is opaque text; only the code that created a path parses it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 RESERVED = frozenset("|@~[]/")
-"""Characters that step ids and task labels in plans may not contain."""
+"""Characters that step ids and task labels of plans must not contain."""
 
 _PATH = re.compile(
     r"(?P<step>[^|@~\[\]/]+)(?:@(?P<visit>\d{1,18}))?(?:~(?P<attempt>\d{1,18}))?(?P<indexes>(?:\[\d{1,18}\])*)"
@@ -34,7 +33,7 @@ class EntityPath(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The visit of a step that this is, or is part of."""
+        """The path of the step visit that the entity is or belongs to."""
         return self.step if self.visit == 1 else f"{self.step}@{self.visit}"
 
     def __str__(self) -> str:
@@ -52,8 +51,10 @@ class EntityPath(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=8192)
 def parse_path(text: str) -> EntityPath | None:
-    """The path that this text is, or None where no rendering of a path gives this text. What is going on in a run is
-    asked about many times in a row."""
+    """Parse a path; None if the text is not exactly what a path renders to.
+
+    Cached, because the same few entities of a run are looked up many times in a row.
+    """
     match = _PATH.fullmatch(text)
     if match is None:
         return None

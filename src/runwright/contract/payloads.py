@@ -1,8 +1,7 @@
 """The payload of each event type.
 
-A payload is open: keys beyond these are kept and ignored. Every field may be missing; a field that is
-there has the type given here. Only Runwright's own runtimes are held to filling in all of them.
-Fields are named as on the wire, in Python case.
+A payload is open: other keys are stored and ignored. Every field is optional, and must have the declared type if it is
+present. Only Runwright's own runtimes must set all of them. Field names are those of the wire in Python case.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from .refs import ArtifactRef, EngineRun, ErrorInfo, JsonObject, Name, PlanRef
 
 
 class Payload(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The base of all payloads, and the payload of types that carry nothing of note."""
+    """Base of all payloads, and the payload of types without fields."""
 
 
 class SnakePayload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Payloads of the NoETL vocabulary keep its snake_case names."""
+    """Base of payloads with the snake_case names of the NoETL event model."""
 
 
-class RunContext(Payload, frozen=True):
+class RunStartedContext(Payload, frozen=True):
     tenant_id: str | None = None
     project_id: str | None = None
     environment_id: str | None = None
@@ -39,9 +38,9 @@ class RunQueued(Payload, frozen=True):
     trigger: str | None = None
     origin_run_id: Name | None = None
     forked_from_seq: int | None = None
-    parent_run_id: Name | None = None  # this run is a step of that one
+    parent_run_id: Name | None = None  # run of which this run is a step
     parent_step_id: Name | None = None
-    parent_iter: JsonObject | None = None  # the iteration that it is a task of
+    parent_iter: JsonObject | None = None  # iteration of the parent run that started this run
 
 
 class AdmissionEvaluated(Payload, frozen=True):
@@ -61,45 +60,45 @@ class RunStarted(Payload, frozen=True):
     engine_run: EngineRun | None = None
     engine_type: str | None = None
     plan_ref: PlanRef | None = None
-    context: RunContext | None = None
+    context: RunStartedContext | None = None
     started_at: str | None = None
     validation_report: JsonObject | None = None
     degraded: bool | None = None
     on_failure: str | None = None
     source: str | None = None
-    code: dict[str, str] | None = None  # the functions that are steps, and a fingerprint of each
-    sub_plans: dict[str, str] | None = None  # the files of plans that its steps are runs of, by hash
+    code: dict[str, str] | None = None  # fingerprints of the functions that are steps
+    sub_plans: dict[str, str] | None = None  # files of the sub-plans, by hash
 
 
 class WorkflowStarted(Payload, frozen=True):
-    entry: str | None = None  # of a playbook: where its first token is
+    entry: str | None = None  # playbooks: step of the first token
     ctx: JsonObject | None = None
 
 
 class WorkflowFinished(Payload, frozen=True):
-    run_status: str | None = None  # how the run ends; logs of before do not say
+    run_status: str | None = None  # final status of the run; missing in older logs
 
 
 class StepScheduled(Payload, frozen=True):
-    queue: str | None = None  # where workers find it
-    args: JsonObject | None = None  # of a playbook: what the arcs to it gave along
-    tokens: int | None = None  # how many became this visit
+    queue: str | None = None  # task queue for workers
+    args: JsonObject | None = None  # playbooks: arguments of the arcs that led to the step
+    tokens: int | None = None  # number of tokens that this visit consumed
     final: bool | None = None
 
 
 class StepStarted(Payload, frozen=True):
     forced_by: str | None = None
-    worker: str | None = None  # who took it, where it was left to workers
+    worker: str | None = None  # worker that claimed the step, if one did
 
 
 class TaskStarted(SnakePayload, frozen=True):
-    worker: str | None = None  # who took it, where it was left to workers
+    worker: str | None = None  # worker that claimed the task, if one did
 
 
 class StepCompleted(Payload, frozen=True):
     result: Any = None
     result_ref: JsonObject | None = None
-    extracted: JsonObject | None = None  # the fields of it that a playbook selects
+    extracted: JsonObject | None = None  # fields of the result that the playbook selects
     artifact_refs: list[ArtifactRef] | None = None
     duration_ms: float | None = None
 
@@ -129,7 +128,7 @@ class StepRetryScheduled(Payload, frozen=True):
 class StepDelayed(Payload, frozen=True):
     scheduled_at: str | None = None
     reason: str | None = None
-    event: str | None = None  # what it waits for, besides a time
+    event: str | None = None  # event that the step waits for, in addition to a time
     key: str | None = None
 
 
@@ -145,14 +144,14 @@ class TaskEnded(SnakePayload, frozen=True):
     extracted: JsonObject | None = None
     ctx: JsonObject | None = None
     error: ErrorInfo | None = None
-    idle: bool | None = None  # no try of it was under way any more
+    idle: bool | None = None  # no attempt of the task was running any more
 
 
 class PolicyAdmitEvaluated(SnakePayload, frozen=True):
     allow: bool | None = None
     matched_rule_index: int | None = None
     error: ErrorInfo | None = None
-    tokens: int | None = None  # how many of those that wait were judged
+    tokens: int | None = None  # number of waiting tokens that were evaluated
 
 
 class PolicyTaskEvaluated(SnakePayload, frozen=True):
@@ -161,7 +160,7 @@ class PolicyTaskEvaluated(SnakePayload, frozen=True):
     ctx: JsonObject | None = None
     iter: JsonObject | None = None
     next_attempt_at: str | None = None
-    error: ErrorInfo | None = None  # why it could not be evaluated
+    error: ErrorInfo | None = None  # reason why the policy could not be evaluated
 
 
 class LoopStarted(Payload, frozen=True):
@@ -176,7 +175,7 @@ class LoopCounts(Payload, frozen=True):
     total: int | None = None
     done: int | None = None
     failed: int | None = None
-    step_failed: bool | None = None  # its step fails with it
+    step_failed: bool | None = None  # the step fails because of the loop
 
 
 class LoopIteration(Payload, frozen=True):
@@ -188,8 +187,8 @@ class LoopIteration(Payload, frozen=True):
     extracted: JsonObject | None = None
     duration_ms: float | None = None
     error: ErrorInfo | None = None
-    queue: str | None = None  # where workers find it
-    worker: str | None = None  # who took it
+    queue: str | None = None  # task queue for workers
+    worker: str | None = None  # worker that claimed the iteration
 
 
 class NextEvaluated(SnakePayload, frozen=True):
@@ -212,7 +211,7 @@ class CheckpointWritten(Payload, frozen=True):
 class Approval(Payload, frozen=True):
     prompt: str | None = None
     fields: Any = None
-    approvers: list[str] | None = None  # nobody else may answer
+    approvers: list[str] | None = None  # only these actors may decide
     expires_at: str | None = None
     by: str | None = None
     answer: Any = None
@@ -227,13 +226,13 @@ class SignalDecided(Payload, frozen=True):
     payload: JsonObject | None = None
     actor_id: str | None = None
     actor_role: str | None = None
-    source: str | None = None  # where it came from
+    source: str | None = None  # interface that sent the signal
     source_ip: str | None = None
     user_agent: str | None = None
     reason: str | None = None
     code: str | None = None
-    policy_decision_id: str | None = None  # the rule by which it was decided
-    requested_by: str | None = None  # where a second person had to agree: the first
+    policy_decision_id: str | None = None  # rule that decided
+    requested_by: str | None = None  # first person, if a second one had to confirm
 
 
 class SignalProcessed(Payload, frozen=True):
@@ -265,7 +264,7 @@ class RunEnded(Payload, frozen=True):
     root_cause: RootCause | None = None
     error: ErrorInfo | None = None
     artifact_refs: list[ArtifactRef] | None = None
-    artifacts_left_out: int | None = None  # how many more there are
+    artifacts_left_out: int | None = None  # number of artifacts that are not listed
     duration_ms: float | None = None
 
 

@@ -1,7 +1,7 @@
-"""The plan: what a run is to do, as data. Every form people write becomes one of these.
+"""ExecutionPlan: the steps of a run, as data. Every authoring format is converted to it.
 
-A plan is immutable and known by its content: `content_hash` is the SHA-256 of its canonical JSON, and the
-plan's version unless it was given one.
+A plan is immutable and identified by its content: `content_hash` is the SHA-256 of its canonical JSON, and the version
+of a plan that specifies none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from .errors import ErrorCode, RunwrightError
-from .part import Part
+from .plan_struct import PlanStruct
 from .playbook import Playbook, Route
 
 SCHEMA_VERSION = "v1.0"
@@ -23,15 +23,15 @@ PIPELINE = "pipeline"
 
 
 class Order(StrEnum):
-    SEQUENTIAL = "sequential"  # one after another, as declared
-    GRAPH = "graph"  # each as soon as its own dependencies have ended
-    ROUTED = "routed"  # a playbook: tokens go along arcs
+    SEQUENTIAL = "sequential"  # one after another, in the order of declaration
+    GRAPH = "graph"  # each step as soon as its dependencies have ended
+    ROUTED = "routed"  # a playbook: tokens move along arcs
 
 
 class OnFailure(StrEnum):
-    FAIL = "fail"  # let what runs end, start nothing more, fail the run
-    CONTINUE = "continue"  # go on with all that does not depend on the failed step, then fail the run
-    WAIT = "wait"  # keep the run open for an operator to retry, skip or cancel
+    FAIL = "fail"  # running steps finish, no new steps start, the run fails
+    CONTINUE = "continue"  # run all steps that do not depend on the failed step, then fail the run
+    WAIT = "wait"  # the run stays open until an operator retries, skips or cancels
 
 
 class Backoff(StrEnum):
@@ -41,12 +41,12 @@ class Backoff(StrEnum):
 
 class StepClass(StrEnum):
     LIGHT = "light"
-    HEAVY = "heavy"  # takes a processor to itself: only so many at once
-    ISOLATION = "isolation"  # in a process of its own
+    HEAVY = "heavy"  # uses a whole processor: the number of concurrent steps is limited
+    ISOLATION = "isolation"  # runs in a separate process
 
 
 class ParamType(StrEnum):
-    """What a parameter looks like in JSON."""
+    """The JSON type of a parameter."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -57,21 +57,21 @@ class ParamType(StrEnum):
     ANY = "any"
 
 
-class Retry(Part, frozen=True):
+class Retry(PlanStruct, frozen=True):
     max_attempts: int = 1
     backoff: Backoff = Backoff.EXPONENTIAL
-    initial: float = 1.0  # seconds, as every duration here
+    initial: float = 1.0  # in seconds, like every duration of a plan
     longest: float = msgspec.field(default=60.0, name="max")
     jitter: bool = True
 
 
-class Foreach(Part, frozen=True):
-    items: Any = msgspec.field(name="in")  # a list, or an expression that gives one
+class Foreach(PlanStruct, frozen=True):
+    items: Any = msgspec.field(name="in")  # a list, or an expression that evaluates to one
     item_name: str = msgspec.field(default="item", name="as")
     max_parallel: int = 16
 
 
-class Step(Part, frozen=True, kw_only=True):
+class Step(PlanStruct, frozen=True, kw_only=True):
     step_id: str
     kind: str
     inputs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="with")
@@ -86,12 +86,12 @@ class Step(Part, frozen=True, kw_only=True):
     secret_refs: tuple[str, ...] = ()
     dispatch: dict[str, str] | None = None
     fallback: Any = None
-    route: Route | None = None  # of a playbook's step, whose kind is PIPELINE
+    route: Route | None = None  # only in a playbook, where `kind` is PIPELINE
 
 
-class PlanMetadata(Part, frozen=True, kw_only=True):
+class PlanMetadata(PlanStruct, frozen=True, kw_only=True):
     plan_id: str
-    plan_version: str = ""  # empty: the content hash
+    plan_version: str = ""  # empty: the content hash is the version
     description: str | None = None
     labels: dict[str, str] = {}
     requires_capabilities: tuple[str, ...] = ()
@@ -99,8 +99,8 @@ class PlanMetadata(Part, frozen=True, kw_only=True):
     target_adapter: str | None = None
 
 
-class Work(msgspec.Struct, frozen=True):
-    """A step or task, as far as its tool goes."""
+class ToolCall(msgspec.Struct, frozen=True):
+    """The use of a tool by a step or task."""
 
     name: str
     kind: str
@@ -109,15 +109,15 @@ class Work(msgspec.Struct, frozen=True):
     dispatch: dict[str, str] | None = None
 
 
-class ExecutionPlan(Part, frozen=True, kw_only=True):
+class ExecutionPlan(PlanStruct, frozen=True, kw_only=True):
     metadata: PlanMetadata
     params: dict[str, Any] = {}  # defaults
-    param_types: dict[str, ParamType] = {}  # one that is only here must be given
-    order: Order  # always written: what it is by default hangs on the steps
+    param_types: dict[str, ParamType] = {}  # a parameter without a default is required
+    order: Order  # always encoded, because its default depends on the steps
     on_failure: OnFailure = OnFailure.FAIL
     timeout: float | None = None
     steps: tuple[Step, ...]
-    result: Any = None  # of the whole run, with expressions
+    result: Any = None  # result of the run; may contain expressions
     playbook: Playbook | None = None
 
     @property
@@ -128,18 +128,18 @@ class ExecutionPlan(Part, frozen=True, kw_only=True):
     def plan_id(self) -> str:
         return self.metadata.plan_id
 
-    def work(self) -> Iterator[Work]:
-        """Everything in it that a tool carries out: steps, and the tasks of a playbook's steps."""
+    def tool_calls(self) -> Iterator[ToolCall]:
+        """Iterate over the tool uses of all steps, or of their tasks in a playbook."""
         for step in self.steps:
             if step.route is None:
-                yield Work(step.step_id, step.kind, step.inputs, step.secret_refs, step.dispatch)
+                yield ToolCall(step.step_id, step.kind, step.inputs, step.secret_refs, step.dispatch)
                 continue
             for task in step.route.tasks:
-                yield Work(f"{step.step_id}/{task.label}", task.kind, task.inputs, dispatch=task.dispatch)
+                yield ToolCall(f"{step.step_id}/{task.label}", task.kind, task.inputs, dispatch=task.dispatch)
 
 
 def plan_body(plan: ExecutionPlan) -> bytes:
-    """The canonical bytes of a plan: what is hashed and what the plan store keeps."""
+    """Return the canonical bytes of a plan, which are hashed and stored."""
     return msgspec.json.encode(plan, order="sorted")
 
 
@@ -152,22 +152,23 @@ def plan_version(plan: ExecutionPlan) -> str:
 
 
 def read_plan(body: bytes) -> ExecutionPlan:
-    """The plan that these canonical bytes are."""
+    """Decode a plan from its canonical bytes."""
     try:
         return msgspec.json.decode(body, type=ExecutionPlan)
     except msgspec.MsgspecError as error:
         raise RunwrightError(
-            ErrorCode.SCHEMA_VERSION_UNKNOWN, f"This plan was written by a newer Runwright: {error}. Upgrade this one."
+            ErrorCode.SCHEMA_VERSION_UNKNOWN,
+            f"Invalid stored plan: {error}. If a newer Runwright wrote it, upgrade this one.",
         ) from None
 
 
 def check_schema_version(version: str | None) -> None:
-    """Refuse a plan of another major version, of a newer minor one, or of one more than three minors back."""
+    """Refuse a plan of another major version, a newer minor version, or one more than three minor versions older."""
     match = re.fullmatch(r"v(\d+)\.(\d+)", version or "", re.ASCII)
-    ours = tuple(map(int, SCHEMA_VERSION.removeprefix("v").split(".")))
-    if match is None or int(match[1]) != ours[0] or not ours[1] - 3 <= int(match[2]) <= ours[1]:
+    major, minor = map(int, SCHEMA_VERSION.removeprefix("v").split("."))
+    if match is None or int(match[1]) != major or not minor - 3 <= int(match[2]) <= minor:
         raise RunwrightError(
             ErrorCode.SCHEMA_VERSION_UNKNOWN,
-            f"The plan's schema version is {version}; this Runwright reads {SCHEMA_VERSION} and three minor versions "
-            "back. Use the Runwright that wrote it.",
+            f"Unsupported plan schema version {version}: this Runwright supports {SCHEMA_VERSION} and the three minor "
+            "versions before it. Use the Runwright that wrote the plan.",
         )

@@ -1,4 +1,4 @@
-"""What a playbook adds to a plan: pipelines of tasks with policies, loops of them, and arcs from step to step."""
+"""Playbook parts of a plan: pipelines of tasks with policies, loops, and arcs between steps."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any
 
 import msgspec
 
-from .part import Part
+from .plan_struct import PlanStruct
 
-MOST_JUMPS = 10_000
-"""Jumps within one pipeline; more than these are taken for a circle without end."""
+MAX_JUMPS = 10_000
+"""Maximum number of jumps in one pipeline; more are treated as an endless cycle."""
 
-MOST_VISITS = 10_000
-"""Visits of one step in a run."""
+MAX_VISITS = 10_000
+"""Maximum number of visits of one step in a run."""
 
 SECRETS = "noetl.secrets"
-"""The kind of the tasks that give references to secrets."""
+"""Kind of the tasks that return references to secrets."""
 HTTP = "noetl.http"
-"""The kind of the tasks whose result has what was sent back in its `data`."""
-HTTP_IDLE = 60.0
-"""Seconds that a call waits for a sign of life, if nothing is said."""
-LARGEST_SET = 256 * 1024
-"""Bytes that one decision may set in `ctx` and `iter`, or pass on along arcs: they are in its event."""
+"""Kind of the tasks whose result has the body of the response in `data`."""
+HTTP_IDLE_TIMEOUT = 60.0
+"""Default idle timeout of an HTTP request, in seconds."""
+MAX_SET_BYTES = 256 * 1024
+"""Maximum bytes that one decision may set in `ctx` and `iter` or pass along arcs, because its event contains them."""
 
 
-class Do(StrEnum):
-    """What a policy makes of a task's outcome."""
+class PolicyAction(StrEnum):
+    """Action of a policy after the outcome of a task."""
 
-    CONTINUE = "continue"  # with the next task
-    RETRY = "retry"  # this one
-    JUMP = "jump"  # to the task that is named
-    BREAK = "break"  # the pipeline is done, and well
+    CONTINUE = "continue"  # run the next task
+    RETRY = "retry"  # run this task again
+    JUMP = "jump"  # run the task named in `to`
+    BREAK = "break"  # end the pipeline with success
     FAIL = "fail"
 
 
-class Spacing(StrEnum):
+class RetrySpacing(StrEnum):
     """How the delay before a retry grows."""
 
     NONE = "none"
@@ -43,14 +43,14 @@ class Spacing(StrEnum):
     EXPONENTIAL = "exponential"
 
 
-class Mode(StrEnum):
-    EXCLUSIVE = "exclusive"  # the first arc that matches
-    INCLUSIVE = "inclusive"  # every arc that matches
+class ArcMode(StrEnum):
+    EXCLUSIVE = "exclusive"  # only the first arc that matches fires
+    INCLUSIVE = "inclusive"  # every arc that matches fires
 
 
 class Join(StrEnum):
-    BARRIER = "barrier"  # once for all tokens that can still come
-    ANY = "any"  # once for each token
+    BARRIER = "barrier"  # one visit, once no further token can arrive
+    ANY = "any"  # one visit per token
 
 
 class FailureMode(StrEnum):
@@ -58,24 +58,24 @@ class FailureMode(StrEnum):
     BEST_EFFORT = "best_effort"
 
 
-class Rule(Part, frozen=True, kw_only=True):
-    when: str | bool | None = None  # None: whatever the outcome
-    do: Do
-    attempts: int | str = 1  # in all, the first included
-    backoff: Spacing = Spacing.NONE
+class PolicyRule(PlanStruct, frozen=True, kw_only=True):
+    when: str | bool | None = None  # None: any outcome
+    do: PolicyAction
+    attempts: int | str = 1  # total, including the first
+    backoff: RetrySpacing = RetrySpacing.NONE
     delay: float | str = 0.0
     to: str | None = None
     set_ctx: dict[str, Any] = {}
     set_iter: dict[str, Any] = {}
 
 
-class Scope(StrEnum):
-    """How long a result that is kept outside the log may be read."""
+class ResultScope(StrEnum):
+    """Lifetime of a result that is stored outside of the log."""
 
     STEP = "step"  # until the visit of its step is over
     EXECUTION = "execution"  # until the run has ended
-    WORKFLOW = "workflow"  # until the run has ended that this one is a part of
-    PERMANENT = "permanent"  # as long as the log
+    WORKFLOW = "workflow"  # until the run and all of its parent runs have ended
+    PERMANENT = "permanent"  # as long as the log exists
 
 
 class Compression(StrEnum):
@@ -83,93 +83,93 @@ class Compression(StrEnum):
     GZIP = "gzip"
 
 
-class Strategy(StrEnum):
-    """How the parts of a manifest become one value."""
+class ManifestStrategy(StrEnum):
+    """Combination of the parts of a manifest into one value."""
 
-    APPEND = "append"  # a list of them
-    CONCAT = "concat"  # they are lists: one after another
-    MERGE = "merge"  # they are mappings: one over the other
-    REPLACE = "replace"  # the last
+    APPEND = "append"  # a list of the parts
+    CONCAT = "concat"  # the parts are lists, which are concatenated
+    MERGE = "merge"  # the parts are mappings; later keys replace earlier ones
+    REPLACE = "replace"  # only the last part
 
 
-class Select(Part, frozen=True):
+class SelectedField(PlanStruct, frozen=True):
     """A field of a large result that expressions can read without fetching it."""
 
     path: str
     name: str = msgspec.field(name="as")
 
 
-class Manifest(Part, frozen=True, kw_only=True):
-    """The results of all visits of a task in one pipeline, gathered under a name."""
+class Manifest(PlanStruct, frozen=True, kw_only=True):
+    """Collects the results of all visits of a task in one pipeline under a name."""
 
     name: str = msgspec.field(name="as")
-    strategy: Strategy = Strategy.APPEND
-    path: str | None = None  # of each result, only what lies there
+    strategy: ManifestStrategy = ManifestStrategy.APPEND
+    path: str | None = None  # collect only this part of each result
 
 
-class Storing(Part, frozen=True, kw_only=True):
-    """Where a large result goes, and for how long."""
+class StoragePolicy(PlanStruct, frozen=True, kw_only=True):
+    """Storage and lifetime of a large result."""
 
-    kind: str | None = None  # None: wherever this installation keeps them
+    kind: str | None = None  # None: the default store of the installation
     ttl: float | None = None  # seconds
-    scope: Scope = Scope.PERMANENT
+    scope: ResultScope = ResultScope.PERMANENT
     compression: Compression = Compression.NONE
 
 
-class Keeping(Part, frozen=True, kw_only=True):
-    """What becomes of a task's result."""
+class ResultPolicy(PlanStruct, frozen=True, kw_only=True):
+    """Handling of a task's result: inline or stored, preview, selected fields, manifest."""
 
     inline_max_bytes: int | None = None
     preview_max_bytes: int | None = None
-    store: Storing = Storing()
-    select: tuple[Select, ...] = ()
+    store: StoragePolicy = StoragePolicy()
+    select: tuple[SelectedField, ...] = ()
     manifest: Manifest | None = None
 
 
-class Task(Part, frozen=True, kw_only=True):
+class Task(PlanStruct, frozen=True, kw_only=True):
     label: str
     kind: str
     inputs: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="with")
     timeout: float | None = None
-    rules: tuple[Rule, ...] | None = None  # None: no policy, which is not the same as one without rules
-    result: Keeping = Keeping()
-    dispatch: dict[str, str] | None = None  # where workers find it
+    rules: tuple[PolicyRule, ...] | None = None  # None: no policy, which differs from a policy without rules
+    result: ResultPolicy = ResultPolicy()
+    dispatch: dict[str, str] | None = None  # task queue for workers
 
 
-class PipelineLoop(Part, frozen=True, kw_only=True):
+class PipelineLoop(PlanStruct, frozen=True, kw_only=True):
     items: Any = msgspec.field(name="in")
     iterator: str
     parallel: bool = False
-    max_in_flight: int | str = 1  # or an expression
+    max_in_flight: int | str = 1  # a number or an expression
 
 
-class Arc(Part, frozen=True):
+class Arc(PlanStruct, frozen=True):
     step: str
     when: str | bool | None = None
     args: dict[str, Any] = {}
-    set_ctx: dict[str, Any] = {}  # when it fires
+    set_ctx: dict[str, Any] = {}  # set when the arc fires
 
 
-class AdmitRule(Part, frozen=True):
+class AdmitRule(PlanStruct, frozen=True):
     allow: bool
-    when: str | bool | None = None  # None: whatever
+    when: str | bool | None = None  # None: always
 
 
-class Route(Part, frozen=True, kw_only=True):
-    """What a step of a playbook does, and what comes after it."""
+class Route(PlanStruct, frozen=True, kw_only=True):
+    """The tasks, loop, admission rules and outgoing arcs of a playbook's step."""
 
     tasks: tuple[Task, ...] = ()
     loop: PipelineLoop | None = None
     admit: tuple[AdmitRule, ...] = ()
-    mode: Mode = Mode.EXCLUSIVE
+    mode: ArcMode = ArcMode.EXCLUSIVE
     arcs: tuple[Arc, ...] = ()
     join: Join = Join.BARRIER
     failure: FailureMode = FailureMode.FAIL_FAST
-    set_ctx: dict[str, Any] = {}  # once the step is done
+    set_ctx: dict[str, Any] = {}  # set when the step is done
 
 
-class Playbook(Part, frozen=True, kw_only=True):
-    """What holds for the whole of a playbook."""
+class Playbook(PlanStruct, frozen=True, kw_only=True):
+    """Settings of a whole playbook."""
 
     entry: str
     final_step: str | None = None

@@ -1,4 +1,4 @@
-"""References to things that live outside the log: artifacts, plans, runs in another engine."""
+"""References to data outside of the log: artifacts, plans, runs in another engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ Name = Annotated[str, msgspec.Meta(max_length=1024)]
 DEFAULT_TENANT = "default"
 
 
-def kept_name(tenant_id: str, sha256: str) -> str:
-    """The name under which content of a tenant is kept. The same bytes of two tenants are two things: who knows the
-    hash of what another keeps, and names it, gets nothing by that."""
+def tenant_scoped_name(tenant_id: str, sha256: str) -> str:
+    """Return the name under which content of a tenant is stored.
+
+    The same bytes of two tenants have different names, so that knowing a hash gives no access to the content of
+    another tenant. Content of the default tenant is stored under the plain hash.
+    """
     if tenant_id == DEFAULT_TENANT:
         return sha256
     return _sha256(f"{tenant_id}|{sha256}".encode()).hexdigest()
@@ -40,7 +43,7 @@ class PlanRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class EngineRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A run as its engine knows it: the structured form of `engineRunRef`."""
+    """The ids of a run in its engine: the structured form of `engineRunRef`."""
 
     provider: Name
     workflow_id: Name
@@ -51,14 +54,14 @@ class EngineRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 def parse_engine_run_ref(uri: str) -> EngineRun | None:
-    """The structured form of an old, text-only reference, where the text says enough.
+    """Parse an old, text-only reference; None if it is incomplete.
 
     `temporal://<namespace>/<workflow type>/<workflow id>/<run id>`; any other provider:
     `<provider>://<workflow id>/<run id>`.
     """
-    provider, found, rest = uri.partition("://")
+    provider, separator, rest = uri.partition("://")
     parts = rest.split("/")
-    if not found or not provider or not all(parts) or max(map(len, parts)) > 1024:
+    if not separator or not provider or not all(parts) or max(map(len, parts)) > 1024:
         return None
     if provider == "temporal" and len(parts) == 4:
         namespace, _, workflow_id, run_id = parts
@@ -69,18 +72,18 @@ def parse_engine_run_ref(uri: str) -> EngineRun | None:
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What went wrong in a step. Other keys are kept in the log and ignored here."""
+    """The error of a step. Other keys are stored in the log and ignored here."""
 
     code: str | None = None
     message: str | None = None
     retryable: bool | None = None
     category: str | None = None
     facts: dict[str, Any] | None = None
-    """What else is known of it. `retryAfter` is in seconds: a retry by policy comes no sooner."""
+    """Structured details. `retryAfter`, in seconds, is the minimum delay of a retry by policy."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a step may give back instead of a plain result: how it ended, and the artifacts it made."""
+    """A step's return value with a status, artifacts and an error, instead of a plain result."""
 
     status: Literal["SUCCESS", "FAILED"] = "SUCCESS"
     artifact_refs: list[ArtifactRef] = []

@@ -1,4 +1,7 @@
-"""JSON Schemas (2020-12) of the events, made from the catalogue; the files beside this one are their copy."""
+"""JSON Schemas (draft 2020-12) of the events, generated from the catalogue.
+
+`make schemas` writes them to `json_schemas/`, with that of `noetl.schema`.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,51 @@ from typing import Any
 import msgspec
 
 from .catalog import CATALOG, EventType, Level
-from .envelope import MAX_ID_CHARS, MAX_STEP_CHARS
-from .noetl import ENTITIES, NAME, STATUSES
+from .envelope import MAX_ATTEMPT, MAX_ID_CHARS, MAX_STEP_CHARS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _UUID4 = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
 _NO_PIPE = "^[^|\\u0000]+$"
 
 
-def _text(longest: int = MAX_ID_CHARS, *, piped: bool = False) -> dict[str, Any]:
-    limits: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": longest}
-    return {**limits, "pattern": _NO_PIPE} if piped else limits
+def _text(max_chars: int = MAX_ID_CHARS, *, forbid_pipe: bool = False) -> dict[str, Any]:
+    limits: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": max_chars}
+    return {**limits, "pattern": _NO_PIPE} if forbid_pipe else limits
 
 
-def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """In a field that may be left out, null says the same."""
+def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Allow null, which in an optional field means the same as a missing field."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _envelope() -> dict[str, Any]:
-    attempt = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+    attempt = {"type": "integer", "minimum": 1, "maximum": MAX_ATTEMPT}
     return {
         "eventId": {"type": "string", "pattern": _UUID4},
-        "eventType": _text(piped=True),
-        "runId": _text(piped=True),
+        "eventType": _text(forbid_pipe=True),
+        "runId": _text(forbid_pipe=True),
         "tenantId": _text(),
         "projectId": _text(),
         "environmentId": _text(),
-        "planId": _text(piped=True),
-        "planVersion": _text(piped=True),
+        "planId": _text(forbid_pipe=True),
+        "planVersion": _text(forbid_pipe=True),
         "engineAttemptId": attempt,
         "logicalAttemptId": attempt,
         "idempotencyKey": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         "emittedAt": {"type": "string", "format": "date-time"},
-        "stepId": _or_null(_text(MAX_STEP_CHARS, piped=True)),
-        "schemaVersion": _or_null({"type": "integer", "minimum": 1}),
-        "emittedBy": _or_null(_text()),
-        "foreignEventId": _or_null(_text()),
-        "traceparent": _or_null(_text()),
-        "payload": _or_null({"type": "object"}),
+        "stepId": nullable(_text(MAX_STEP_CHARS, forbid_pipe=True)),
+        "schemaVersion": nullable({"type": "integer", "minimum": 1}),
+        "emittedBy": nullable(_text()),
+        "foreignEventId": nullable(_text()),
+        "traceparent": nullable(_text()),
+        "payload": nullable({"type": "object"}),
     }
 
 
 _OPTIONAL = ("stepId", "schemaVersion", "emittedBy", "foreignEventId", "traceparent", "payload")
 
 
-def _event_schema(name: str, properties: dict[str, Any], required: list[str], **more: Any) -> dict[str, Any]:
+def event_schema(name: str, properties: dict[str, Any], required: list[str], **more: Any) -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "$id": f"urn:runwright:{name}",
@@ -67,7 +69,7 @@ def _event_schema(name: str, properties: dict[str, Any], required: list[str], **
 
 def write_schema() -> dict[str, Any]:
     properties = _envelope()
-    return _event_schema("RunEventWrite", properties, [name for name in properties if name not in _OPTIONAL])
+    return event_schema("RunEventWrite", properties, [name for name in properties if name not in _OPTIONAL])
 
 
 def record_schema() -> dict[str, Any]:
@@ -81,57 +83,33 @@ def record_schema() -> dict[str, Any]:
         "redacted": {"type": "boolean"},
     }
     required = [*written["required"], "schemaVersion", "runSeq", "persistedAt", "hash"]
-    return _event_schema("RunEventRecord", properties, required)
+    return event_schema("RunEventRecord", properties, required)
 
 
 def type_schema(kind: EventType) -> dict[str, Any]:
-    """One event type as a producer writes it, with its payload."""
+    """Return the schema of one event type as a producer writes it, with its payload."""
     written = write_schema()
     properties, required = written["properties"], written["required"]
     properties["eventType"] = {"const": kind.name}
-    properties["schemaVersion"] = _or_null({"type": "integer", "minimum": 1, "maximum": kind.schema_version})
+    properties["schemaVersion"] = nullable({"type": "integer", "minimum": 1, "maximum": kind.schema_version})
     if kind.level is Level.STEP:
         required = [*required, "stepId"]
-        properties["stepId"] = _text(MAX_STEP_CHARS, piped=True)
+        properties["stepId"] = _text(MAX_STEP_CHARS, forbid_pipe=True)
     if kind.level is Level.RUN:
         properties["stepId"] = {"type": "null"}
     (reference,), definitions = msgspec.json.schema_components([kind.payload], ref_template="#/$defs/{name}")
-    properties["payload"] = _or_null(reference)
-    return _event_schema(kind.name, properties, required, description=kind.summary, **{"$defs": definitions})
-
-
-def noetl_schema() -> dict[str, Any]:
-    """An event in the words of the NoETL event model: what must be there, and what the rest must be if it is."""
-    text, whole = {"type": "string", "minLength": 1}, {"type": "integer", "minimum": 0}
-    properties: dict[str, Any] = {
-        "event_id": text,
-        "event_type": {"type": "string", "pattern": f"^{NAME.pattern}$"},
-        "event_alias": {"type": "string", "pattern": "^[A-Z][A-Za-z0-9]*$"},
-        "timestamp": {"type": "string", "format": "date-time"},
-        "execution_id": text,
-        "source": {"enum": ["server", "worker"]},
-        "entity_type": {"enum": list(ENTITIES)},
-        "entity_id": {**text, "type": ["string", "null"]},
-        "parent_id": _or_null(text),
-        "seq": {"type": "integer", "minimum": 1},
-        "workflow_run_id": text,
-        "step_run_id": _or_null(text),
-        "task_run_id": _or_null(text),
-        "iteration": _or_null(whole),
-        "iteration_id": _or_null(text),
-        "attempt": _or_null({"type": "integer", "minimum": 1}),
-        "status": {"enum": list(STATUSES)},
-        "duration_ms": _or_null(whole),
-        "payload": {"type": "object"},
-    }
-    required = ["event_id", "event_type", "timestamp", "execution_id"]
-    return _event_schema("NoetlEvent", properties, required, additionalProperties=True)
+    properties["payload"] = nullable(reference)
+    return event_schema(kind.name, properties, required, description=kind.summary, **{"$defs": definitions})
 
 
 def all_schemas() -> dict[str, dict[str, Any]]:
-    """Every schema by its file's name."""
-    documents = [write_schema(), record_schema(), noetl_schema(), *(type_schema(kind) for kind in CATALOG.values())]
-    return {f"{document['title']}.schema.json": document for document in documents}
+    """Return the schemas by file name."""
+    documents = [write_schema(), record_schema(), *(type_schema(kind) for kind in CATALOG.values())]
+    return {file_name(document): document for document in documents}
+
+
+def file_name(document: dict[str, Any]) -> str:
+    return f"{document['title']}.schema.json"
 
 
 def render(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a fold of the log looks like from outside: a run at one moment, immutable."""
+"""Snapshots: the folded, immutable state of a run up to one event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class IterationFailure(msgspec.Struct, frozen=True, rename="camel", omit_default
 
 
 class Iterations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How far a loop is: counts, and the first failures; the iterations themselves are in the events."""
+    """Progress of a loop: counts and the first failures. The iterations themselves are in the events."""
 
     total: int
     running: int = 0
@@ -42,7 +42,7 @@ class StepSnapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The constant-size part of a fold. It is kept on the run's row, and lists are made of it."""
+    """The part of a fold that has constant size. It is stored in the row of the run, for lists of runs."""
 
     status: RunStatus = RunStatus.PENDING
     last_event_seq: int = 0
@@ -53,7 +53,7 @@ class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     skipped_steps: int = 0
     retrying_steps: int = 0
     waiting_approvals: int = 0
-    loose_tasks: int = 0  # what is at work beside steps, less the steps that are loops
+    loose_tasks: int = 0  # running tasks and iterations, minus the running steps that are loops
     pauses: int = 0
     has_tasks: bool = False
     approval_required: bool = False
@@ -99,24 +99,24 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     pauses: int = 0
     steps: tuple[StepSnapshot, ...]
     artifacts: tuple[ArtifactRef, ...]
-    stale: bool = False  # a gap was seen, and what lay beyond it is not in yet
-    stale_until: int = 0  # the event that must be reached for the snapshot to be fresh again
-    resume: bytes = b""  # what incremental projection needs beyond the fields above
+    stale: bool = False  # a gap was found, and the events after it are not applied yet
+    stale_until: int = 0  # sequence number at which the snapshot is up to date again
+    resume: bytes = b""  # additional state for incremental projection
 
     def to_json(self) -> dict[str, Any]:
-        """The snapshot as users see it."""
+        """Return the snapshot as users see it, without `resume`."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         document.pop("resume", None)
         return document
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Something an operator should know. Stored once per code, run and subject."""
+    """A notice for the operator. Stored once per code, run and subject."""
 
     code: str
     severity: str
     detail: str
     run_id: str | None = None
-    subject: str = ""  # what makes the alert unique within its run: an event id, a sequence number
+    subject: str = ""  # makes the alert unique within its run: an event id or a sequence number
     facts: dict[str, Any] = {}
     raised_at: str | None = None

@@ -1,8 +1,9 @@
-"""The two state machines, as tables. Every layer that judges a transition reads these."""
+"""The state machines of run and step, as tables. Every layer that validates transitions uses them."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,45 +27,60 @@ class StepStatus(StrEnum):
 
 
 class Enforcement(StrEnum):
-    """What the Append Authority does with an illegal transition: refuse it, or store it and say so."""
+    """Treatment of an illegal transition by the Append Authority.
+
+    STRICT refuses the event. OBSERVE stores it, marks the run as inconsistent and raises an alert.
+    """
 
     STRICT = "strict"
     OBSERVE = "observe"
 
 
 ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
-"""Nothing leaves these."""
+"""Terminal statuses: no transition leads out of them."""
 
 OPEN = frozenset(RunStatus) - ENDED
 _BEFORE_START = frozenset({RunStatus.PENDING, RunStatus.APPROVED})
-_UNDER_WAY = frozenset({RunStatus.RUNNING, RunStatus.PAUSED})
+_ACTIVE = frozenset({RunStatus.RUNNING, RunStatus.PAUSED})
 
-RUN_TRANSITIONS: dict[str, tuple[frozenset[RunStatus], RunStatus | None]] = {
-    "RunQueued": (_BEFORE_START, None),
-    "RunApproved": (frozenset({RunStatus.PENDING}), RunStatus.APPROVED),
-    "RunStarted": (_BEFORE_START, RunStatus.RUNNING),
-    "RunPaused": (frozenset({RunStatus.RUNNING}), RunStatus.PAUSED),
-    "RunResumed": (frozenset({RunStatus.PAUSED}), RunStatus.RUNNING),
-    "RunCompleted": (frozenset({RunStatus.RUNNING}), RunStatus.COMPLETED),
-    "RunFailed": (OPEN, RunStatus.FAILED),
-    "RunCancelled": (OPEN, RunStatus.CANCELLED),
+
+class RunTransition(NamedTuple):
+    legal_in: frozenset[RunStatus]
+    target: RunStatus | None  # None: the status does not change
+
+
+RUN_TRANSITIONS: dict[str, RunTransition] = {
+    "RunQueued": RunTransition(_BEFORE_START, None),
+    "RunApproved": RunTransition(frozenset({RunStatus.PENDING}), RunStatus.APPROVED),
+    "RunStarted": RunTransition(_BEFORE_START, RunStatus.RUNNING),
+    "RunPaused": RunTransition(frozenset({RunStatus.RUNNING}), RunStatus.PAUSED),
+    "RunResumed": RunTransition(frozenset({RunStatus.PAUSED}), RunStatus.RUNNING),
+    "RunCompleted": RunTransition(frozenset({RunStatus.RUNNING}), RunStatus.COMPLETED),
+    "RunFailed": RunTransition(OPEN, RunStatus.FAILED),
+    "RunCancelled": RunTransition(OPEN, RunStatus.CANCELLED),
 }
-"""Run-level type: the statuses it is legal in, and the status it leads to (None: it stays)."""
+"""State machine of a run, by event type."""
 
-StepRule = tuple[StepStatus, StepStatus, frozenset[RunStatus]]
-"""From, to (both of one attempt), and the run's statuses in which that may happen."""
 
-STEP_TRANSITIONS: dict[str, StepRule] = {
-    "StepStarted": (StepStatus.PENDING, StepStatus.RUNNING, _UNDER_WAY),
-    "StepCompleted": (StepStatus.RUNNING, StepStatus.SUCCESS, _UNDER_WAY),
-    "StepFailed": (StepStatus.RUNNING, StepStatus.FAILED, _UNDER_WAY),
-    "StepSkipped": (StepStatus.PENDING, StepStatus.SKIPPED, OPEN),
+class StepTransition(NamedTuple):
+    """A transition of one attempt of a step."""
+
+    source: StepStatus
+    target: StepStatus
+    legal_in: frozenset[RunStatus]  # statuses of the run
+
+
+STEP_TRANSITIONS: dict[str, StepTransition] = {
+    "StepStarted": StepTransition(StepStatus.PENDING, StepStatus.RUNNING, _ACTIVE),
+    "StepCompleted": StepTransition(StepStatus.RUNNING, StepStatus.SUCCESS, _ACTIVE),
+    "StepFailed": StepTransition(StepStatus.RUNNING, StepStatus.FAILED, _ACTIVE),
+    "StepSkipped": StepTransition(StepStatus.PENDING, StepStatus.SKIPPED, OPEN),
 }
-"""What each step-level type does."""
+"""State machine of a step, by event type."""
 
 
 class InvalidTransition(msgspec.Struct, frozen=True, rename="camel"):
-    """Why an event may not happen now."""
+    """The reason why the state machines forbid an event."""
 
     attempted_event_type: str
     expected_state: str

@@ -1,7 +1,7 @@
-"""Old payloads, brought to the newest shape on read.
+"""Upcast old payloads to the newest version when they are read.
 
-An upcast is pure, takes the payload of one version and gives that of the next. What is stored never
-changes; what readers see is always the newest version of its type.
+An upcast is a pure function from the payload of one version to that of the next. Stored payloads never change; readers
+always get the newest version of a type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def run_started_upcast_v1_v2(payload: dict[str, Any]) -> dict[str, Any]:
-    """v1 named the engine's run as one text; v2 has its parts as well, so that it can be looked up."""
+    """Add `engineRun`, the parts of the text `engineRunRef`, so that a run can be found by them."""
     ref = payload.get("engineRunRef")
     if "engineRun" in payload or not isinstance(ref, str):
         return payload
@@ -32,7 +32,7 @@ _UPCASTS: dict[tuple[str, int], Upcast] = {("RunStarted", 1): run_started_upcast
 
 
 def upcast(event_type: str, version: int, payload: dict[str, Any]) -> dict[str, Any]:
-    """The payload in the newest version of its type."""
-    for step in range(version, schema_version_of(event_type)):
-        payload = _UPCASTS[event_type, step](payload)
+    """Return the payload in the newest version of its type."""
+    for current in range(version, schema_version_of(event_type)):
+        payload = _UPCASTS[event_type, current](payload)
     return payload

@@ -1,7 +1,7 @@
 """`rw.open()` and `rw.open_async()`: the engine in your own program.
 
-The engine has a thread and an event loop to itself, so that nothing your program does on its own loop can keep
-it from renewing its lease.
+The engine runs on a thread and an event loop of its own, so that a program that blocks its own loop cannot keep the
+engine from renewing its lease.
 """
 
 from __future__ import annotations
@@ -16,29 +16,39 @@ from typing import Any, Self, TypeVar
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord
+from runwright.contract.refs import PlanRef
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import RunStatus
-from runwright.flows.plans import PlanFunction
-from runwright.runtimes.engine import EngineSettings
+from runwright.contract.workflow_engine import (
+    EngineRunRef,
+    IWorkflowEngine,
+    RunContext,
+    RunStatusSnapshot,
+    SignalRequest,
+)
+from runwright.flows.plan_function import PlanFunction
+from runwright.runtimes.settings import EngineSettings
 
-from .interface import RunOperations
-from .open import open_operations
-from .planfile import AnyPlan
-from .signals import SignalDecision
+from .bootstrap import open_operations
+from .operations import Operations
+from .plan_loader import AnyPlan
+from .protocols import RunOperations
+from .signal_rules import SignalDecision
+from .workflow_engine import EmbeddedWorkflowEngine
 
 T = TypeVar("T")
 Plan = AnyPlan
 
 
-Opens = Callable[[], AbstractAsyncContextManager[RunOperations]]
-"""Gets at whoever runs things: an engine in this process, or a server elsewhere."""
+OpenOperations = Callable[[], AbstractAsyncContextManager[RunOperations]]
+"""Opens an engine in this process, or a connection to a server."""
 
 
 class Host:
-    """The thread on which runs are driven, or asked after."""
+    """The thread of the engine or of the connection."""
 
-    def __init__(self, opens: Opens) -> None:
-        self._opens = opens
+    def __init__(self, open_operations: OpenOperations) -> None:
+        self._open = open_operations
         self._ready: Future[RunOperations] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -49,12 +59,12 @@ class Host:
         self._ready.result()
 
     def _main(self) -> None:
-        asyncio.run(self._live())
+        asyncio.run(self._serve())
 
-    async def _live(self) -> None:
+    async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            async with self._opens() as operations:
+            async with self._open() as operations:
                 self._ready.set_result(operations)
                 await self._stop.wait()
         except BaseException as error:
@@ -76,11 +86,13 @@ class Host:
 def _start(
     plan: Plan, params: dict[str, Any], run_id: str | None
 ) -> Callable[[RunOperations], Coroutine[Any, Any, str]]:
-    given = plan.params(params) if isinstance(plan, PlanFunction) else params
+    arguments = plan.params(params) if isinstance(plan, PlanFunction) else params
 
     async def start(operations: RunOperations) -> str:
-        loaded = await asyncio.to_thread(operations.load, plan)  # a large one takes seconds, and the lease less
-        return await operations.start(loaded, params=given, run_id=run_id)
+        loaded = await asyncio.to_thread(
+            operations.load, plan
+        )  # off the loop: loading a large plan takes longer than a lease
+        return await operations.start(loaded, params=arguments, run_id=run_id)
 
     return start
 
@@ -93,7 +105,7 @@ def _result(run_id: str, step_id: str | None) -> Callable[[RunOperations], Corou
 
 
 def _typed(plan: Plan | None, step_id: str | None, value: Any) -> Any:
-    """A result as the step's function says it gives it."""
+    """Convert a result to the return type of the function of the step."""
     return plan.typed(step_id, value) if isinstance(plan, PlanFunction) else value
 
 
@@ -102,7 +114,7 @@ async def _page(operations: RunOperations, run_id: str, after: int) -> list[RunE
 
 
 async def _follow(operations: RunOperations, run_id: str, after: int) -> list[RunEventRecord]:
-    """The next events, waiting for them if need be; none once the run has ended and all were given."""
+    """The next events, waiting for them if necessary; empty once the run has ended and all were returned."""
     async for record in operations.events(run_id, after, follow=True):
         more = await operations.log.read(run_id, record.run_seq, 999)
         return [record, *more]
@@ -122,7 +134,7 @@ async def _next_events(operations: RunOperations, run_id: str, after: int, follo
 
 
 class Run:
-    """A run, from a program that waits."""
+    """A run, for synchronous programs."""
 
     def __init__(self, host: Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
@@ -130,7 +142,7 @@ class Run:
         self.run_id = run_id
 
     def wait(self, timeout: float | None = None) -> RunSnapshot:
-        """Wait until the run has ended, or the seconds are over; the run as it then is."""
+        """Wait until the run has ended, or `timeout` seconds have passed; return its snapshot."""
         return self._host.submit(lambda operations: operations.wait(self.run_id, timeout)).result()
 
     @property
@@ -141,7 +153,7 @@ class Run:
         return self._host.submit(lambda operations: operations.log.snapshot(self.run_id, at)).result()
 
     def result(self, step_id: str | None = None) -> Any:
-        """What a step gave back, or what the plan as a whole did."""
+        """The result of a step, or of the run."""
         return _typed(self._plan, step_id, self._host.submit(_result(self.run_id, step_id)).result())
 
     def signal(
@@ -151,52 +163,84 @@ class Run:
         return sent.result()
 
     def events(self, after: int = 0, *, follow: bool = False) -> Iterator[RunEventRecord]:
-        """The run's events so far; with `follow`, also those to come until the run has ended."""
+        """The events of the run so far; with `follow`, also later ones until the run has ended."""
         while page := self._host.submit(lambda ops, at=after: _next_events(ops, self.run_id, at, follow)).result():
             yield from page
             after = page[-1].run_seq
 
 
 class AsyncRun:
-    """A run, from a program on an event loop of its own."""
+    """A run, for asynchronous programs."""
 
     def __init__(self, host: Host, run_id: str, plan: Plan | None = None) -> None:
         self._host = host
         self._plan = plan
         self.run_id = run_id
 
-    async def _ask(self, work: Callable[[RunOperations], Coroutine[Any, Any, T]]) -> T:
+    async def _call(self, work: Callable[[RunOperations], Coroutine[Any, Any, T]]) -> T:
         return await asyncio.wrap_future(self._host.submit(work))
 
     async def wait(self, timeout: float | None = None) -> RunSnapshot:
-        return await self._ask(lambda operations: operations.wait(self.run_id, timeout))
+        return await self._call(lambda operations: operations.wait(self.run_id, timeout))
 
     async def status(self) -> RunStatus:
-        return await self._ask(lambda operations: operations.status(self.run_id))
+        return await self._call(lambda operations: operations.status(self.run_id))
 
     async def snapshot(self, at: int | str | None = None) -> RunSnapshot:
-        return await self._ask(lambda operations: operations.log.snapshot(self.run_id, at))
+        return await self._call(lambda operations: operations.log.snapshot(self.run_id, at))
 
     async def result(self, step_id: str | None = None) -> Any:
-        return _typed(self._plan, step_id, await self._ask(_result(self.run_id, step_id)))
+        return _typed(self._plan, step_id, await self._call(_result(self.run_id, step_id)))
 
     async def signal(
         self, signal_type: str, payload: dict[str, Any] | None = None, reason: str | None = None
     ) -> SignalDecision:
-        return await self._ask(lambda operations: operations.signal(self.run_id, signal_type, payload, reason=reason))
+        return await self._call(lambda operations: operations.signal(self.run_id, signal_type, payload, reason=reason))
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[RunEventRecord]:
-        while page := await self._ask(lambda ops, at=after: _next_events(ops, self.run_id, at, follow)):
+        while page := await self._call(lambda ops, at=after: _next_events(ops, self.run_id, at, follow)):
             for record in page:
                 yield record
             after = page[-1].run_seq
 
 
-class App:
-    """The engine, in a program that waits for it. `with rw.open() as app:`"""
+class HostedWorkflowEngine(IWorkflowEngine):
+    """IWorkflowEngine on the engine of an app. Its coroutines can be awaited on any event loop."""
 
-    def __init__(self, opens: Opens) -> None:
-        self._host = Host(opens)
+    def __init__(self, host: Host, provider: str) -> None:
+        self._host = host
+        self._provider = provider
+
+    async def start_run(self, plan_ref: PlanRef, context: RunContext) -> EngineRunRef:
+        return await self._call(lambda engine: engine.start_run(plan_ref, context))
+
+    async def cancel_run(self, engine_run_ref: EngineRunRef) -> None:
+        await self._call(lambda engine: engine.cancel_run(engine_run_ref))
+
+    async def get_run_status(self, engine_run_ref: EngineRunRef) -> RunStatusSnapshot:
+        return await self._call(lambda engine: engine.get_run_status(engine_run_ref))
+
+    async def signal(self, engine_run_ref: EngineRunRef, request: SignalRequest) -> None:
+        await self._call(lambda engine: engine.signal(engine_run_ref, request))
+
+    async def _call(self, work: Callable[[EmbeddedWorkflowEngine], Coroutine[Any, Any, T]]) -> T:
+        async def on_engine(operations: RunOperations) -> T:
+            if not isinstance(operations, Operations):
+                message = "A server has no workflow engine interface. Open its store with rw.open()."
+                raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, message)
+            if operations.services.provider != self._provider:
+                message = f"This engine is {operations.services.provider}, not {self._provider}."
+                raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, message)
+            return await work(EmbeddedWorkflowEngine(operations))
+
+        return await asyncio.wrap_future(self._host.submit(on_engine))
+
+
+class App:
+    """The engine, for synchronous programs: `with rw.open() as app:`"""
+
+    def __init__(self, open_operations: OpenOperations) -> None:
+        self._host = Host(open_operations)
 
     def __enter__(self) -> Self:
         self._host.start()
@@ -210,11 +254,11 @@ class App:
     def start(
         self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
     ) -> Run:
-        """Start a run of a plan (a function with @rw.plan, a file, a dict), or take up the run that has this id."""
+        """Start a run of a plan (a function with @rw.plan, a file, a dict), or resume the run that has this id."""
         return Run(self._host, self._host.submit(_start(plan, {**(params or {}), **more}, run_id)).result(), plan)
 
     def run(self, run_id: str) -> Run:
-        """A run that exists."""
+        """An existing run, by its id or a unique prefix."""
         found = self._host.submit(lambda operations: operations.log.resolve(run_id)).result()
         return Run(self._host, found.identity.run_id)
 
@@ -222,12 +266,16 @@ class App:
         made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
         return Run(self._host, made.result())
 
+    def workflow_engine(self, provider: str = "embedded") -> IWorkflowEngine:
+        """The engine behind the interface that every runtime implements."""
+        return HostedWorkflowEngine(self._host, provider)
+
 
 class AsyncApp:
-    """The engine, in a program on an event loop. `async with rw.open_async() as app:`"""
+    """The engine, for asynchronous programs: `async with rw.open_async() as app:`"""
 
-    def __init__(self, opens: Opens) -> None:
-        self._host = Host(opens)
+    def __init__(self, open_operations: OpenOperations) -> None:
+        self._host = Host(open_operations)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._host.start)
@@ -252,16 +300,20 @@ class AsyncApp:
         made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
         return AsyncRun(self._host, await asyncio.wrap_future(made))
 
+    def workflow_engine(self, provider: str = "embedded") -> IWorkflowEngine:
+        """The engine behind the interface that every runtime implements."""
+        return HostedWorkflowEngine(self._host, provider)
+
 
 def open(store: str | None = None, *, recover: bool = False) -> App:  # noqa: A001 - `rw.open()` reads best
-    """The engine on a store, for programs that wait. With `recover` it also takes over runs whose process died."""
+    """Open an engine on a store, for synchronous programs. With `recover` it also claims runs whose process died."""
     return App(_embedded(store, recover))
 
 
 def open_async(store: str | None = None, *, recover: bool = False) -> AsyncApp:
-    """The engine on a store, for programs on an event loop."""
+    """Open an engine on a store, for asynchronous programs."""
     return AsyncApp(_embedded(store, recover))
 
 
-def _embedded(store: str | None, recover: bool) -> Opens:
+def _embedded(store: str | None, recover: bool) -> OpenOperations:
     return lambda: open_operations(store, settings=EngineSettings(recover=recover))

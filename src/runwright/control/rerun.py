@@ -1,4 +1,4 @@
-"""A new run that begins where an old one can be trusted: what succeeded is carried over, not run again."""
+"""Reruns: a new run that carries over the successful steps of an ended one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from runwright.contract.transitions import StepStatus
-from runwright.core.decide import Decider
-from runwright.core.net import Net
-from runwright.core.state import RunState
+from runwright.core.decider import Decider
+from runwright.core.fold.state import RunState
+from runwright.core.graph.plan_graph import PlanGraph
 
 
 class Fork:
-    """Where a run comes from. `carried` are the payloads of its steps that need not run."""
+    """The origin of a new run. `carried`: the payloads of the steps that are not run again."""
 
     def __init__(
         self,
@@ -26,31 +26,32 @@ class Fork:
         self.origin_run_id = origin_run_id
         self.seq = seq
         self.source = source
-        self.files = files  # of the plans that its steps are runs of, by hash
+        self.files = files  # of its sub-plans, by hash
         self._carried = carried
 
-    def carry(self, decider: Decider) -> None:
+    def emit_carried_over(self, decider: Decider) -> None:
+        """Emit the carried-over steps as skipped, with their results."""
         for step_id, payload in self._carried.items():
-            decider.say("StepSkipped", step_id, 1, {**payload, "originRunId": self.origin_run_id})
+            decider.emit("StepSkipped", step_id, 1, {**payload, "originRunId": self.origin_run_id})
 
 
-def carried_steps(net: Net, state: RunState, from_step: str | None) -> dict[str, dict[str, Any]]:
-    """What a new run takes over from an old one: steps that succeeded, unless the fork makes them run again.
-    A playbook begins anew: where its tokens were says nothing about where they will be."""
-    if net.routes is not None:
+def carried_steps(graph: PlanGraph, state: RunState, from_step: str | None) -> dict[str, dict[str, Any]]:
+    """The steps of an ended run that a new run carries over: those that succeeded, unless they come after `from_step`.
+    A playbook carries over nothing: its tokens may take another way."""
+    if not graph.runs_steps_once:
         return {}
-    again = set[int]() if from_step is None else _beneath(net, net.index[from_step])
+    again = set[int]() if from_step is None else _with_successors(graph, graph.index[from_step])
     carried: dict[str, dict[str, Any]] = {}
-    assert state.workings is not None
-    for node in net.nodes:
+    assert state.execution is not None
+    for node in graph.nodes:
         step_id = node.step.step_id
         cell = state.steps.get(step_id)
         if cell is None or node.index in again:
             continue
         if cell.status is not StepStatus.SUCCESS and cell.reason_code != "CARRIED_OVER":
             continue
-        payload: dict[str, Any] = {"reasonCode": "CARRIED_OVER", "reason": "It succeeded in the run before."}
-        stored = state.workings.results.get(step_id)
+        payload: dict[str, Any] = {"reasonCode": "CARRIED_OVER", "reason": "The step succeeded in the original run."}
+        stored = state.execution.results.get(step_id)
         if stored is not None and stored.ref is not None:
             payload["resultRef"] = stored.ref
         elif stored is not None and stored.raw is not None:
@@ -61,12 +62,12 @@ def carried_steps(net: Net, state: RunState, from_step: str | None) -> dict[str,
     return carried
 
 
-def _beneath(net: Net, index: int) -> set[int]:
-    """A step and all that come after it, by need or by order."""
+def _with_successors(graph: PlanGraph, index: int) -> set[int]:
+    """A step and all its successors, by dependency or by order."""
     reached = {index}
     frontier = [index]
     while frontier:
-        node = net.nodes[frontier.pop()]
+        node = graph.nodes[frontier.pop()]
         following = [] if node.followed_by is None else [node.followed_by]
         for target in (*node.needed_by, *following):
             if target not in reached:

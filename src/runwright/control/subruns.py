@@ -1,7 +1,7 @@
-"""Steps that are runs of other plans. Such a run has a log of its own, and ends no later than its parent.
+"""Sub-runs: steps that are runs of other plans. A sub-run has its own log, and ends no later than its parent.
 
-Its id says where it belongs: `<parent>/<step>`, with `~2` for the second attempt. So whoever takes the parent up after
-a crash finds it again.
+Its id is derived from its parent: `<parent>/<step>`, with `~2` for the second attempt. So a process that recovers the
+parent finds it again.
 """
 
 from __future__ import annotations
@@ -10,83 +10,93 @@ import asyncio
 import logging
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from runwright.auth.roles import ENGINE, Actor
 from runwright.contract import payloads
 from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import RunStatus
-from runwright.core.reading import read_payload
-from runwright.results.encoding import encode_result
-from runwright.runtimes.executor import Outcome, Work
-from runwright.runtimes.work import Execution
+from runwright.core.fold.payload_reader import read_payload
+from runwright.log.run_log import RunLog
+from runwright.runtimes.executor.executor import Outcome, Work
+from runwright.runtimes.protocols import Execution
+from runwright.runtimes.services import RunServices
+from runwright.storage.json_encoding import encode_result
 
-from .access import ENGINE, Actor
-
-if TYPE_CHECKING:
-    from .operations import Operations
-
-logger = logging.getLogger("runwright.engine")
+logger = logging.getLogger("runwright.control")
 
 LONGEST_ID = 512
-PASSING = frozenset({*STORE_CODES, ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED, ErrorCode.LEASE_LOST})
-"""Troubles with the other run that are over sooner or later: it changes hands, or the store is away."""
-
-STORE_PAUSE = 0.5
+TRANSIENT_CODES = frozenset({*STORE_CODES, ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED, ErrorCode.LEASE_LOST})
+"""Transient errors: the sub-run moves to another process, or the store is unavailable."""
 
 
 def child_id(parent_run_id: str, path: str, attempt: int) -> str:
-    """The id of the run that an attempt of a step is."""
+    """The id of the sub-run of an attempt."""
     name = f"{parent_run_id}/{path}" + (f"~{attempt}" if attempt > 1 else "")
     return name if len(name) <= LONGEST_ID else f"{name[: LONGEST_ID - 33]}/{sha256(name.encode()).hexdigest()[:32]}"
 
 
+class ChildRuns(Protocol):
+    """The operations that sub-runs need."""
+
+    @property
+    def log(self) -> RunLog: ...
+    @property
+    def services(self) -> RunServices: ...
+
+    async def start_child(self, run_id: str, work: Work, parent: RunIdentity) -> None: ...
+    async def wait(self, run_id: str, timeout: float | None = None) -> RunSnapshot: ...
+    async def run_result(self, run_id: str) -> Any: ...
+    async def signal_as(
+        self, actor: Actor, run_id: str, signal_type: str, payload: dict[str, Any], reason: str
+    ) -> object: ...
+
+
 class SubRuns:
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: ChildRuns) -> None:
         self._operations = operations
 
     def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution:
         return SubRun(self._operations, work, parent, done)
 
     async def stop(self, parent: RunIdentity, path: str, attempt: int) -> None:
-        """The parent ends, and whoever drove it is gone: see that its run ends too."""
+        """Cancel the sub-run of a parent that ends, and whose driver is gone."""
         await _send(self._operations, parent, child_id(parent.run_id, path, attempt), "CANCEL", {})
 
 
 class SubRun:
-    """A run that is somebody's step. To the parent's driver it is a piece of work like any other."""
+    """The execution of a step that is a run."""
 
-    def __init__(
-        self, operations: Operations, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]
-    ) -> None:
+    def __init__(self, operations: ChildRuns, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> None:
         self._operations = operations
         self._work = work
         self._parent = parent
         self._done = done
         self._stopping = False
-        self._begun = asyncio.Event()  # or it is known that it never will be
+        self._started = asyncio.Event()  # also set if it will never start
         self.run_id = child_id(parent.run_id, work.context.step_id, work.context.attempt)
-        self._task = asyncio.create_task(self._live())
+        self._task = asyncio.create_task(self._execute())
 
-    def cancel(self, grace: float) -> None:  # noqa: ARG002 - its own steps have theirs
+    def cancel(self, grace: float) -> None:  # noqa: ARG002 - its own steps have their grace
         if not self._stopping:
             self._stopping = True
-            self._operations.engine.do(self._stop("CANCEL", {}))
+            self._operations.services.spawn(self._stop("CANCEL", {}))
 
     def kill(self) -> None:
         self._stopping = True
-        self._operations.engine.do(self._stop("EMERGENCY_STOP", {"reason": _why(self._parent)}))
+        self._operations.services.spawn(self._stop("EMERGENCY_STOP", {"reason": _reason(self._parent)}))
 
     def let_go(self) -> None:
         self._task.cancel()
 
     async def _stop(self, signal_type: str, payload: dict[str, Any]) -> None:
-        await self._begun.wait()
+        await self._started.wait()
         await _send(self._operations, self._parent, self.run_id, signal_type, payload)
 
-    async def _live(self) -> None:
+    async def _execute(self) -> None:
         try:
             outcome = await self._run()
         except RunwrightError as error:
@@ -95,7 +105,7 @@ class SubRun:
             logger.exception("The sub-run %s failed", self.run_id)
             outcome = Outcome(error=ErrorInfo("SUBRUN_FAILED", f"{type(error).__name__}: {error}", False, "system"))
         finally:
-            self._begun.set()
+            self._started.set()
         self._work.context.end_output()
         self._done(outcome)
 
@@ -103,14 +113,14 @@ class SubRun:
         self._work.context.write("out", f"This step is the run {self.run_id}\n".encode())
         while True:
             try:
-                if not self._begun.is_set():
+                if not self._started.is_set():
                     await self._operations.start_child(self.run_id, self._work, self._parent)
-                    self._begun.set()
+                    self._started.set()
                 return await self._outcome(await self._operations.wait(self.run_id))
             except RunwrightError as error:
-                if error.code not in PASSING:
+                if error.code not in TRANSIENT_CODES:
                     raise
-                await self._operations.engine.clock.sleep(STORE_PAUSE)
+                await self._operations.services.wait_for_store()
 
     async def _outcome(self, ended: RunSnapshot) -> Outcome:
         if ended.status is RunStatus.COMPLETED:
@@ -120,33 +130,33 @@ class SubRun:
             return Outcome(error=ErrorInfo("SUBRUN_CANCELLED", message, retryable=False, category="operator"))
         cause = ended.root_cause
         why = "." if cause is None else f", at step {cause.step_id!r}: {cause.code} {cause.message or ''}"
-        retryable = await self._may_be_tried_again()
+        retryable = await self._is_retryable()
         return Outcome(error=ErrorInfo("SUBRUN_FAILED", f"The run {self.run_id} failed{why}", retryable, "user"))
 
-    async def _may_be_tried_again(self) -> bool:
-        """Not if what failed in it says that it would fail again."""
+    async def _is_retryable(self) -> bool:
+        """Not if the error of the sub-run is not retryable."""
         record = await self._operations.log.find_event(self.run_id, "RunFailed")
         error = None if record is None else read_payload(payloads.RunEnded, record).error
         return error is None or error.retryable is not False
 
 
 async def _send(
-    operations: Operations, parent: RunIdentity, run_id: str, signal_type: str, payload: dict[str, Any]
+    operations: ChildRuns, parent: RunIdentity, run_id: str, signal_type: str, payload: dict[str, Any]
 ) -> None:
-    """Have a run stopped. The store may have to come back first."""
+    """Send a stop signal to a sub-run, retrying while the store is unavailable."""
     actor = Actor(f"run:{parent.run_id}"[:256], ("Admin",), ENGINE)
     while True:
         try:
-            await operations.acting_as(actor).signal(run_id, signal_type, payload, reason=_why(parent))
+            await operations.signal_as(actor, run_id, signal_type, payload, _reason(parent))
             return
         except RunwrightError as error:
             if error.code == ErrorCode.RUN_NOT_FOUND:
-                return  # it never began
-            if error.code not in PASSING or operations.engine.is_closing:
-                logger.warning("The sub-run %s could not be stopped: %s", run_id, error)
+                return  # it never started
+            if error.code not in TRANSIENT_CODES or operations.services.is_closing:
+                logger.warning("Stopping the sub-run %s failed: %s", run_id, error)
                 return
-            await operations.engine.clock.sleep(STORE_PAUSE)
+            await operations.services.wait_for_store()
 
 
-def _why(parent: RunIdentity) -> str:
-    return f"Its parent, run {parent.run_id}, stops."[:500]
+def _reason(parent: RunIdentity) -> str:
+    return f"Its parent run {parent.run_id} ends."[:500]

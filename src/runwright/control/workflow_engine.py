@@ -1,12 +1,15 @@
-"""Our own engine behind the interface that every runtime has.
+"""IWorkflowEngine over the embedded engine.
 
-Operations other than a start come with nothing but the provider's ids: whose run it is is looked up in the log, and
-the caller must be allowed to know of it.
+Operations other than a start receive only the ids of the provider: the tenant of the run is read from the log, and the
+caller must be allowed to see the run.
 """
 
 from __future__ import annotations
 
-from runwright.contract.engine import (
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.plan import check_schema_version
+from runwright.contract.refs import PlanRef
+from runwright.contract.workflow_engine import (
     EmbeddedRunRef,
     EngineRunRef,
     IWorkflowEngine,
@@ -16,15 +19,13 @@ from runwright.contract.engine import (
     SignalRequest,
     provider_of,
 )
-from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.plan import check_schema_version
-from runwright.contract.refs import PlanRef
-from runwright.core.state import substatus
-from runwright.log.arguments import not_found
+from runwright.core.fold.state import substatus
 from runwright.log.model import RunRow
+from runwright.log.validation import not_found
 
-from .operations import Operations, Place
-from .signals import SignalDecision
+from .operations import Operations
+from .run_scope import RunScope
+from .signal_rules import SignalDecision
 
 
 class EmbeddedWorkflowEngine(IWorkflowEngine):
@@ -32,21 +33,21 @@ class EmbeddedWorkflowEngine(IWorkflowEngine):
         self._operations = operations
 
     async def start_run(self, plan_ref: PlanRef, context: RunContext) -> EngineRunRef:
-        provider = self._operations.engine.provider
+        provider = self._operations.engine.services.provider
         if context.target_adapter != provider:
             raise RunwrightError(
                 ErrorCode.CAPABILITY_NOT_SUPPORTED, f"This engine is {provider}, not {context.target_adapter}."
             )
         check_schema_version(plan_ref.schema_version)
-        plan = (await self._operations.engine.plans.net(plan_ref.sha256, context.tenant_id)).plan
+        plan = (await self._operations.engine.services.plans.graph(plan_ref.sha256, context.tenant_id)).plan
         version = plan.metadata.plan_version or plan_ref.sha256
         if (plan.plan_id, version) != (plan_ref.plan_id, plan_ref.plan_version):
             raise RunwrightError(
                 ErrorCode.PLAN_REF_MISMATCH,
-                f"The reference says {plan_ref.plan_id} {plan_ref.plan_version}; the plan is {plan.plan_id} {version}.",
+                f"The reference names {plan_ref.plan_id} {plan_ref.plan_version}; it is {plan.plan_id} {version}.",
             )
-        place = Place(context.tenant_id, context.project_id, context.environment_id)
-        run_id, _ = await self._operations.begin(plan, run_id=context.run_id, place=place, trigger="api")
+        place = RunScope(context.tenant_id, context.project_id, context.environment_id)
+        run_id, _ = await self._operations.start_or_get(plan, run_id=context.run_id, place=place, trigger="api")
         kind = MockRunRef if provider == "mock" else EmbeddedRunRef
         return kind(workflow_id=run_id, run_id=run_id)
 
@@ -70,13 +71,13 @@ class EmbeddedWorkflowEngine(IWorkflowEngine):
 
     async def _find(self, ref: EngineRunRef) -> RunRow:
         row = await self._operations.log.find_engine_run(provider_of(ref), ref.workflow_id, ref.run_id)
-        if not self._operations.actor.sees(row.identity.tenant_id):
+        if not self._operations.actor.can_access_tenant(row.identity.tenant_id):
             raise not_found(f"{provider_of(ref)}://{ref.workflow_id}/{ref.run_id}")
         return row
 
 
 def status_of(row: RunRow) -> RunStatusSnapshot:
-    """What a run's row says of it; nothing has to be folded."""
+    """The status from the row of a run, without a fold."""
     within, message = substatus(row.summary)
     return RunStatusSnapshot(
         run_id=row.identity.run_id,

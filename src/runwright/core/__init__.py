@@ -1,1 +1,11 @@
-"""The heart: how events become state, how the chain is computed and checked. Pure; imports contract only."""
+"""The pure core: no I/O, no clock.
+
+fold/         events to state; the only code that interprets events
+integrity/    the hash chain and its verification
+expressions/  the {{ }} language with a cost budget
+graph/        compiled plans
+scheduling/   the scheduler of plans, and what both schedulers share
+playbook/     the scheduler of playbooks
+decider.py    Decider: the entry point of every runtime
+projector.py  snapshots for external consumers
+"""

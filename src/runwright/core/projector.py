@@ -1,8 +1,8 @@
-"""The projector: snapshots from streams of events, for consumers that hold no state of their own.
+"""Snapshots from streams of events, for external consumers that have no state of their own.
 
-Gaps in `runSeq` are normal for a consumer (the stream may be read while it is written). A gap makes
-the snapshot STALE and asks for a resync; the resync is done when a re-read reaches the head as it was
-when the gap was seen. Unknown event types move the watermark and change nothing.
+Gaps in `runSeq` are normal for a consumer, because the stream may be read while it is written. A gap makes the snapshot
+STALE and requires a resync; the resync is done when a re-read reaches the head as it was when the gap was detected.
+Unknown event types advance the watermark and change nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.timestamps import to_micros
 from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition
-
-from .evolve import evolve
-from .state import RunState, freeze
+from runwright.core.fold.evolve import evolve
+from runwright.core.fold.state import RunState, freeze
 
 LAG_ALERT_MICROS = 5_000_000
 
@@ -37,42 +36,42 @@ def identity_of(source: RunEventRecord | RunSnapshot) -> RunIdentity:
 
 
 class SnapshotProjector:
-    """Folds events into snapshots and gathers the alerts that come up on the way.
+    """Fold events into snapshots and collect the alerts that this raises.
 
-    Projecting the same events again gives the same snapshot and no second alert.
+    Idempotent: projecting the same events again gives the same snapshot and no second alert.
     """
 
     def __init__(self) -> None:
         self.alerts: dict[tuple[str, str, str], Alert] = {}
 
     def project_run(self, run_id: str, events: Sequence[RunEventRecord]) -> RunSnapshot:
-        """The snapshot of a run from all of its events, in whatever order they came."""
+        """Create the snapshot of a run from all of its events, in any order."""
         ordered = sorted((event for event in events if event.run_id == run_id), key=lambda event: event.run_seq)
         if not ordered:
-            raise ValueError(f"no events of run {run_id!r}")
+            raise ValueError(f"Run {run_id!r} not found in the events.")
         return self._fold(identity_of(ordered[0]), RunState(detailed=True), ordered)
 
     def incremental_project(self, snapshot: RunSnapshot, new_events: Sequence[RunEventRecord]) -> RunSnapshot:
-        """A new snapshot: the old one plus these events. The old one is not touched.
+        """Create a snapshot from an older one, which is not modified, and further events.
 
-        At a gap nothing beyond it is applied: the result is the snapshot up to the gap, stale until what
-        was seen beyond it has been reached. Project the run anew from a full read, or give the missing events.
+        Events beyond a gap are not applied: the result is the snapshot up to the gap, and it is stale until the events
+        beyond the gap have been projected. Project the run again from a full read, or pass the missing events.
         """
         state = _DECODE(snapshot.resume)
         identity = identity_of(snapshot)
-        ready: list[RunEventRecord] = []
-        last, seen, ready_until_gap = snapshot.last_event_seq, snapshot.stale_until, True
+        contiguous: list[RunEventRecord] = []
+        last, newest, has_gap = snapshot.last_event_seq, snapshot.stale_until, False
         for event in sorted(new_events, key=lambda event: event.run_seq):
             if event.run_seq <= last or event.run_id != snapshot.run_id:
                 continue
-            seen = max(seen, event.run_seq)
-            if ready_until_gap and self.detect_non_contiguous(last, event.run_seq):
-                self._raise_gap(identity, last, event.run_seq)
-                ready_until_gap = False
-            if ready_until_gap:
-                ready.append(event)
+            newest = max(newest, event.run_seq)
+            if not has_gap and self.detect_non_contiguous(last, event.run_seq):
+                self._add_gap_alert(identity, last, event.run_seq)
+                has_gap = True
+            if not has_gap:
+                contiguous.append(event)
                 last = event.run_seq
-        return self._fold(identity, state, ready, stale_until=seen)
+        return self._fold(identity, state, contiguous, stale_until=newest)
 
     @staticmethod
     def detect_non_contiguous(last_seq: int, next_seq: int) -> bool:
@@ -80,23 +79,23 @@ class SnapshotProjector:
 
     @staticmethod
     def resync_done(snapshot: RunSnapshot, head_when_seen: int) -> bool:
-        """Whether a re-read has reached the head as it was when the gap was seen."""
+        """Return whether a re-read has reached the head as it was when the gap was detected."""
         return snapshot.last_event_seq >= head_when_seen
 
     def observe_lag(self, snapshot: RunSnapshot, next_persisted_at: str | None, now: int) -> int:
-        """Microseconds for which an event has waited to be projected; beyond 5 s that is an alert.
+        """Return for how many microseconds an event has waited to be projected; more than 5 s raises an alert.
 
-        `next_persisted_at` is of the first event that the snapshot does not have yet; None if it has them all.
+        `next_persisted_at` is the time of the first event that is not in the snapshot; None if all events are in it.
         """
         if next_persisted_at is None:
             return 0
         lag = now - to_micros(next_persisted_at)
         if lag > LAG_ALERT_MICROS:
-            self._keep(
+            self._add_alert(
                 Alert(
                     code="PROJECTOR_LAG_HIGH",
                     severity="P2",
-                    detail=f"The projection of this run is {lag / 1e6:.1f} s behind its log.",
+                    detail=f"The projection of this run lags {lag / 1e6:.1f} s behind its log.",
                     run_id=snapshot.run_id,
                     subject=next_persisted_at,
                     facts={"lagMs": lag // 1000, "lastEventSeq": snapshot.last_event_seq},
@@ -108,32 +107,38 @@ class SnapshotProjector:
         self, identity: RunIdentity, state: RunState, events: Sequence[RunEventRecord], *, stale_until: int = 0
     ) -> RunSnapshot:
         for event in events:
-            prior = state.summary.status
+            prior_status = state.summary.status
             invalid = evolve(state, event)
             if invalid is not None:
-                self._keep(
+                self._add_alert(
                     invalid_transition_alert(
-                        identity, invalid, event.event_id, event.run_seq, event.persisted_at, prior, event.step_id
+                        identity,
+                        invalid,
+                        event.event_id,
+                        event.run_seq,
+                        event.persisted_at,
+                        prior_status,
+                        event.step_id,
                     )
                 )
         snapshot = freeze(identity, state)
-        stale = snapshot.last_event_seq < stale_until
-        stale_until = stale_until if stale else 0
-        return msgspec.structs.replace(snapshot, stale=stale, stale_until=stale_until, resume=_ENCODE(state))
+        is_stale = snapshot.last_event_seq < stale_until
+        stale_until = stale_until if is_stale else 0
+        return msgspec.structs.replace(snapshot, stale=is_stale, stale_until=stale_until, resume=_ENCODE(state))
 
-    def _raise_gap(self, identity: RunIdentity, last: int, found: int) -> None:
-        self._keep(
+    def _add_gap_alert(self, identity: RunIdentity, last: int, found: int) -> None:
+        self._add_alert(
             Alert(
                 code="PROJECTOR_NON_CONTIGUOUS_FETCH_DETECTED",
                 severity="P2",
-                detail=f"After event {last} came event {found}; the run is re-read.",
+                detail=f"Gap in the events: event {last} is followed by event {found}; re-read the run.",
                 run_id=identity.run_id,
                 subject=f"{last}-{found}",
                 facts={"lastSeq": last, "nextSeq": found},
             )
         )
 
-    def _keep(self, alert: Alert) -> None:
+    def _add_alert(self, alert: Alert) -> None:
         self.alerts.setdefault((alert.code, alert.run_id or "", alert.subject), alert)
 
 
@@ -146,7 +151,7 @@ def invalid_transition_alert(
     run_status: str,
     step_id: str | None,
 ) -> Alert:
-    """The alert of layer 3: once per run and offending event."""
+    """Create the alert for an illegal event that the fold found (layer 3 of the contract); one per run and event."""
     return Alert(
         code="INVALID_TRANSITION",
         severity="P2",
@@ -170,7 +175,7 @@ def invalid_transition_alert(
 
 
 def next_state(event_type: str) -> str | None:
-    """The state that an event of this type leads to, where it leads to one."""
+    """Return the status that an event of this type leads to; None if it leads to none."""
     if event_type in STEP_TRANSITIONS:
         return STEP_TRANSITIONS[event_type][1]
     return RUN_TRANSITIONS[event_type][1] if event_type in RUN_TRANSITIONS else None

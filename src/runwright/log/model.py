@@ -1,4 +1,4 @@
-"""What the log hands out besides events: runs, pages, leases."""
+"""Data types of the log other than events: run rows, filters, pages, leases."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunIdent
 from runwright.contract.snapshot import RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, RunStatus
-from runwright.core.state import substatus
+from runwright.core.fold.state import substatus
 
 
 class RunRow(msgspec.Struct):
-    """A run as its row holds it."""
+    """One row of table `run`, with its decoded summary."""
 
     run_key: int
     identity: RunIdentity
@@ -26,7 +26,7 @@ class RunRow(msgspec.Struct):
     persisted_at: int
     status: RunStatus
     summary_text: str
-    summary: RunSummary  # the same, decoded
+    summary: RunSummary  # summary_text, decoded
     provider: str | None
     workflow_id: str | None
     provider_run_id: str | None
@@ -36,13 +36,13 @@ class RunRow(msgspec.Struct):
     wake_at: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """A row of the run list: the folded summary and the run's constants, nothing operational."""
+        """Return an entry of the run list: the folded summary and the run's constants, nothing operational."""
         summary = self.summary
-        within, message = substatus(summary)
+        substatus_name, message = substatus(summary)
         document: dict[str, Any] = {
             "runId": self.identity.run_id,
             "status": summary.status,
-            "substatus": within,
+            "substatus": substatus_name,
             "message": message,
             "planId": self.identity.plan_id,
             "planVersion": self.identity.plan_version,
@@ -65,7 +65,7 @@ class RunRow(msgspec.Struct):
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """Which runs a list holds; None asks for any."""
+    """Conditions of a run list; None matches any value."""
 
     status: RunStatus | None = None
     plan_id: str | None = None
@@ -73,6 +73,7 @@ class RunFilter(msgspec.Struct, frozen=True):
     since: int | None = None  # created at or after, in microseconds since 1970
 
     def conditions(self, before: int | None) -> Sequence[tuple[str, Any]]:
+        """Return the conditions of the SQL query for the runs created before run key `before`."""
         return (
             ("run_key <", before),
             ("status =", self.status),
@@ -84,17 +85,17 @@ class RunFilter(msgspec.Struct, frozen=True):
 
 class RunPage(msgspec.Struct, frozen=True):
     runs: Sequence[RunRow]
-    cursor: str | None  # where the next page starts; None on the last
+    cursor: str | None  # start of the next page; None on the last page
 
 
 class TailPage(msgspec.Struct, frozen=True):
     records: Sequence[RunEventRecord]
-    cursor: str  # hand it back to read on from here; it stays good for ever
-    places: Sequence[tuple[int, int]] = ()  # of each record: which number of the cursor it moves, and to what
+    cursor: str  # pass it to continue after this page; it never expires
+    places: Sequence[tuple[int, int]] = ()  # (shard, position) of each record
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process behind a lease, as far as another process on the same machine can check on it."""
+    """The process behind a lease, as another process on the same machine can identify it."""
 
     host: str
     pid: int
@@ -102,7 +103,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A process's claim to be alive. Runs point to its owner and epoch."""
+    """The right of a process to own runs until a time. Runs refer to it by owner and epoch."""
 
     owner: str
     epoch: int
@@ -118,7 +119,7 @@ class LeaseRow(msgspec.Struct, frozen=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events of a run are wanted: of these types, about this entity or what is beneath it."""
+    """Conditions on the events of a run: of these types, about this entity or its descendants."""
 
     types: Sequence[str] | None = None
     entity: str | None = None
@@ -126,7 +127,8 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 class RebuildReport(msgspec.Struct, frozen=True, rename="camel"):
     runs: int
-    different: Sequence[str]  # ids of runs whose summary was not the fold of their events
+    different: Sequence[str]  # ids of runs whose summary differs from the fold of their events
 
 
-Outcome = Receipt | Refusal
+AppendResult = Receipt | Refusal
+"""The result of appending one event."""

@@ -1,48 +1,54 @@
-"""What a store provides: the seam between the log and SQLite, Postgres, memory."""
+"""Store: the interface that the memory, SQLite and Postgres backends implement."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from runwright.contract.clock import Clock
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.core.chain import StoredEvent
+from runwright.core.integrity.chain import StoredEvent
+from runwright.log.append.authority import Fence
+from runwright.log.append.queue import AppendRequest
 
-from .desk import Desk
-from .intake import Request
-from .judge import Fence
 from .model import EventFilter, Holder, Lease, RunFilter, RunRow
+from .side_tables import SideTables
 
-Placed = tuple[RunIdentity, StoredEvent, int, int]
-"""An event of some run, with its shard and its position there."""
+
+class TailEvent(NamedTuple):
+    """An event of any run, with its shard and its position in the shard."""
+
+    run: RunIdentity
+    event: StoredEvent
+    shard: int
+    position: int
 
 
 class Store(ABC):
-    """Rows in, rows out, and leases. What they mean is the business of `RunLog`."""
+    """Stores rows and leases. `RunLog` implements their meaning."""
 
     _shards: int = 1
     clock: Clock
-    _heard: list[Callable[[], None]]
+    _listeners: list[Callable[[], None]]
 
     @property
     @abstractmethod
-    def desk(self) -> Desk:
-        """Small tables beside the log."""
+    def side_tables(self) -> SideTables:
+        """Return the access to the side tables."""
 
     def store_time(self) -> int:
-        """The time that all who use this store agree on, in microseconds since 1970."""
+        """Return the time shared by all processes that use this store, in microseconds since 1970."""
         return self.clock.now()
 
-    def on_ring(self, call: Callable[[], None]) -> None:
-        """Be called when somebody rings, in this process or, as far as the store can tell, in another."""
-        self._heard.append(call)
+    def subscribe(self, call: Callable[[], None]) -> None:
+        """Register a callback for `notify` of this process and, if the store supports it, of other processes."""
+        self._listeners.append(call)
 
-    async def ring(self) -> None:
-        """Say that there is something new at the desk."""
-        for call in self._heard:
+    async def notify(self) -> None:
+        """Notify subscribers that the side tables have changed."""
+        for call in self._listeners:
             call()
 
     @abstractmethod
@@ -50,96 +56,100 @@ class Store(ABC):
     @abstractmethod
     async def close(self) -> None: ...
     @abstractmethod
-    def _enqueue(self, request: Request) -> None: ...
+    def _enqueue(self, request: AppendRequest) -> None: ...
     @abstractmethod
     async def _changed_elsewhere(self) -> bool: ...
     @abstractmethod
-    async def _names(self, before: int, limit: int) -> list[tuple[int, str]]: ...
+    async def _list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]: ...
     @abstractmethod
-    async def _find(self, run_id: str) -> RunRow | None: ...
+    async def _find_run(self, run_id: str) -> RunRow | None: ...
     @abstractmethod
-    async def _find_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]: ...
+    async def _find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]: ...
     @abstractmethod
     async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
     @abstractmethod
-    async def _list(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
+    async def _list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
     @abstractmethod
-    async def _rows(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
+    async def _read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
     @abstractmethod
-    async def _select(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]: ...
+    async def _select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]: ...
     @abstractmethod
-    async def _seq_of_id(self, run_key: int, event_id: str) -> int | None: ...
+    async def _find_seq_by_id(self, run_key: int, event_id: str) -> int | None: ...
     @abstractmethod
-    async def _times_at(self, positions: list[int]) -> list[int | None]:
-        """When the first event at or after each shard's position was persisted."""
+    async def _find_times_at(self, positions: list[int]) -> list[int | None]:
+        """Return, for each shard, the time of the first event at or after a position."""
         ...
 
     @abstractmethod
-    async def _tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[Placed]: ...
+    async def _read_tail(
+        self, positions: list[int], limit: int, types: Sequence[str] | None = None
+    ) -> list[TailEvent]: ...
     @abstractmethod
-    async def _misplaced(self, run_key: int) -> list[int]: ...
+    async def _find_misplaced_events(self, run_key: int) -> list[int]: ...
     @abstractmethod
-    async def _orphans(self) -> list[int]: ...
+    async def _find_orphaned_runs(self) -> list[int]: ...
     @abstractmethod
     async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool: ...
     @abstractmethod
-    async def _erase(self, row: RunRow, run_seq: int) -> None: ...
+    async def _erase_payload(self, row: RunRow, run_seq: int) -> None: ...
 
     @abstractmethod
     async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
-        """Alerts, oldest first; those about a run, or about any run of a tenant."""
+        """Return alerts, oldest first; optionally of one run, or of all runs of a tenant."""
 
     @abstractmethod
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
-        """Store alerts; one that is stored already is left alone."""
+        """Store alerts; those already stored are not changed."""
 
     @abstractmethod
     async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
-        """Say that this process lives. A new epoch each time: what an earlier life held is no longer held.
+        """Acquire a lease for this process, in a new epoch: runs held in an earlier epoch are no longer held.
 
-        With a `holder` (`rw.this_process()`), others on this machine see at once if the process is gone; without
-        one they wait until the lease ends.
+        With a `holder` (`rw.this_process()`), other processes on this machine detect at once that the process has
+        died; without one they wait until the lease expires.
         """
 
     @abstractmethod
     async def renew_lease(self, lease: Lease) -> Lease:
-        """Extend a lease that has not ended; LEASE_LOST if it has."""
+        """Extend a lease; raises LEASE_LOST if it has expired."""
 
     @abstractmethod
     async def release_lease(self, lease: Lease) -> None:
-        """End a lease now; its runs are free for others."""
+        """End a lease now, so that other processes can claim its runs."""
 
     @abstractmethod
     async def owners(self) -> frozenset[tuple[str, int]]:
-        """The processes that are at work, each with the epoch of its life."""
+        """Return the live owners, each with its epoch."""
 
     @abstractmethod
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
-        """Become the one who drives a run; RUN_OWNED while another does and lives."""
+        """Become the owner of a run; raises RUN_OWNED while another live process owns it."""
 
     @abstractmethod
     async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
-        """Let a run go; `wake_at` says when somebody should look at it again. STALE_FENCE if it is not held."""
+        """Release a run; at `wake_at` it becomes due again. Raises STALE_FENCE if it is not held."""
 
     @abstractmethod
     async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
-        """Claim runs that nobody drives although somebody should: their driver died, or their time has come."""
+        """Claim runs that need a driver: their owner died, or their `wake_at` has passed."""
 
     @abstractmethod
-    async def _end(self) -> list[int]: ...
+    async def _end_positions(self) -> list[int]: ...
     @abstractmethod
-    async def _signalled(self, positions: list[int]) -> tuple[list[str], list[int]]: ...
+    async def _find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]: ...
     @abstractmethod
-    async def _seq_of(self, run_key: int, entity: str, key: bytes) -> int | None: ...
+    async def _find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None: ...
     @abstractmethod
-    async def _put_plan(self, name: str, body: bytes) -> None: ...
+    async def _store_plan(self, name: str, body: bytes) -> None: ...
     @abstractmethod
-    async def _get_plan(self, name: str) -> bytes | None: ...
+    async def _load_plan(self, name: str) -> bytes | None: ...
 
-    async def census(self) -> dict[str, dict[str, int]]:
-        """How many `runs` there are in each status, and how many `alerts` of each code."""
-        return {name: dict(map(tuple, await self.desk.read(f"census_{name}"))) for name in ("runs", "alerts")}
+    async def counts(self) -> dict[str, dict[str, int]]:
+        """Return the number of `runs` by status and of `alerts` by code."""
+        tables = self.side_tables
+        runs, alerts = await tables.read("run_counts"), await tables.read("alert_counts")
+        return {"runs": dict(map(tuple, runs)), "alerts": dict(map(tuple, alerts))}
 
     @abstractmethod
     async def health(self) -> dict[str, Any]:
-        """Facts about the store for `doctor`."""
+        """Return facts about the store for `doctor`."""

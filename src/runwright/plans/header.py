@@ -1,27 +1,26 @@
-"""What a plan says of itself: its name and version, and how it is to be run as a whole.
+"""Header of a plan: metadata, parameters and their types, order, failure mode, timeout.
 
-Every field of `metadata` may stand at the top as well; there `planId` is called `plan` and `planVersion` `version`.
+Every field of `metadata` may also be written at the top level; there `planId` is `plan` and `planVersion` is `version`.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from runwright.contract.capabilities import ADAPTERS, FALLBACKS
 from runwright.contract.envelope import MAX_ID_CHARS
 from runwright.contract.plan import OnFailure, Order, ParamType, PlanMetadata
-from runwright.core.expressions import any_expression
+from runwright.contract.plan_struct import make_canonical
+from runwright.core.expressions.template import contains_expression
 
-from .fields import Fields
-from .params import fits, in_words
-from .parts import make_part
-from .problems import PLAN, STEP, Findings, did_you_mean
-from .secrets import find_secrets
+from .field_reader import FieldReader
+from .problems import INVALID_PLAN, INVALID_STEP, ProblemCollector, did_you_mean
+from .secret_refs import find_secret_values
 
 API_VERSION = "runwright/v1"
-_SHORT = {"planId": "plan", "planVersion": "version"}
+_TOP_LEVEL_NAMES = {"planId": "plan", "planVersion": "version"}
 _METADATA = (
     "planId",
     "planVersion",
@@ -32,7 +31,7 @@ _METADATA = (
     "targetAdapter",
 )
 FIELDS = (
-    *(_SHORT.get(name, name) for name in _METADATA),
+    *(_TOP_LEVEL_NAMES.get(name, name) for name in _METADATA),
     "apiVersion",
     "kind",
     "metadata",
@@ -46,23 +45,23 @@ FIELDS = (
 )
 
 
-class Header(msgspec.Struct):
+class PlanHeader(msgspec.Struct):
     metadata: PlanMetadata
     params: dict[str, Any]
     param_types: dict[str, ParamType]
-    order: Order | None  # None: it follows from the steps
+    order: Order | None  # None: derived from the steps
     on_failure: OnFailure
     timeout: float | None
     result: Any
 
 
-def read_header(top: Fields, findings: Findings) -> Header:
-    top.refuse_unknown(FIELDS, "A plan")
-    for name, only in (("apiVersion", API_VERSION), ("kind", "Plan")):
-        if name in top and top.raw(name) != only:
-            top.wrong(name, f"`{name}` is {only}.")
-    params = _params(top, findings)
-    return Header(
+def read_header(top: FieldReader, problems: ProblemCollector) -> PlanHeader:
+    top.reject_unknown(FIELDS, "a plan")
+    for name, expected in (("apiVersion", API_VERSION), ("kind", "Plan")):
+        if name in top and top.raw(name) != expected:
+            top.error(name, f"`{name}` must be {expected}.")
+    params = _params(top, problems)
+    return PlanHeader(
         metadata=_metadata(top),
         params=params,
         param_types=_param_types(top, params),
@@ -73,100 +72,144 @@ def read_header(top: Fields, findings: Findings) -> Header:
     )
 
 
-def _metadata(top: Fields) -> PlanMetadata:
-    part = top.part("metadata")
-    if part is not None:
-        part.refuse_unknown(_METADATA, "`metadata`")
-    homes: dict[str, tuple[Fields, str]] = {}
+class _MetadataField(NamedTuple):
+    """A field of the metadata, where it was written: in `metadata` or at the top level."""
+
+    fields: FieldReader
+    name: str
+
+
+def _metadata(top: FieldReader) -> PlanMetadata:
+    nested = top.nested("metadata")
+    if nested is not None:
+        nested.reject_unknown(_METADATA, "`metadata`")
+    found: dict[str, _MetadataField] = {}
     for name in _METADATA:
-        short = _SHORT.get(name, name)
-        homes[name] = (part, name) if part is not None and name in part else (top, short)
-        if part is not None and name in part and short in top:
-            top.wrong(short, f"`{short}` is given twice: here and as metadata.{name}.", on_key=True)
-    return make_part(
+        top_name = _TOP_LEVEL_NAMES.get(name, name)
+        if nested is None or name not in nested:
+            found[name] = _MetadataField(top, top_name)
+            continue
+        found[name] = _MetadataField(nested, name)
+        if top_name in top:
+            top.error(top_name, f"`{top_name}` is given twice: here and as metadata.{name}.", on_key=True)
+    description, capabilities = found["description"], found["requiresCapabilities"]
+    return make_canonical(
         PlanMetadata,
-        plan_id=identity(*homes["planId"], required=True),
-        plan_version=identity(*homes["planVersion"]),
-        description=_text(homes["description"]),
-        labels=_labels(*homes["labels"]),
-        requires_capabilities=_texts(homes["requiresCapabilities"]),
-        fallback_behavior=_word(homes["fallbackBehavior"], FALLBACKS),
-        target_adapter=_word(homes["targetAdapter"], ADAPTERS),
+        plan_id=read_identifier(*found["planId"], required=True),
+        plan_version=read_identifier(*found["planVersion"]),
+        description=description.fields.text(description.name),
+        labels=_labels(*found["labels"]),
+        requires_capabilities=capabilities.fields.texts(capabilities.name),
+        fallback_behavior=_one_of(*found["fallbackBehavior"], FALLBACKS),
+        target_adapter=_one_of(*found["targetAdapter"], ADAPTERS),
     )
 
 
-def _text(home: tuple[Fields, str]) -> str | None:
-    fields, name = home
-    return fields.text(name)
+def _one_of(fields: FieldReader, name: str, known: tuple[str, ...]) -> str | None:
+    value = fields.text(name)
+    if value is not None and value not in known:
+        fields.error(name, f"`{name}` must be one of {', '.join(known)}.{did_you_mean(value, known)}")
+    return value
 
 
-def _word(home: tuple[Fields, str], known: tuple[str, ...]) -> str | None:
-    fields, name = home
-    word = fields.text(name)
-    if word is not None and word not in known:
-        fields.wrong(name, f"`{name}` is one of {', '.join(known)}.{did_you_mean(word, known)}")
-    return word
-
-
-def _texts(home: tuple[Fields, str]) -> tuple[str, ...]:
-    fields, name = home
-    return fields.texts(name)
-
-
-def identity(fields: Fields, name: str, required: bool = False) -> str:
-    """A name that becomes part of every event's key."""
+def read_identifier(fields: FieldReader, name: str, required: bool = False) -> str:
+    """Read a name that becomes part of the idempotency key of every event."""
     text = fields.text(name)
     if text is None:
         if required and name not in fields:
-            fields.wrong(None, "The plan has no name. Begin it with `plan: NAME`.")
+            fields.error(None, "The plan has no name. Begin it with `plan: NAME`.")
         return ""
     if not text:
-        fields.wrong(name, f"`{name}` is empty.")
+        fields.error(name, f"`{name}` must not be empty.")
     elif "|" in text:
-        fields.wrong(name, f"`{name}` holds |, which separates the parts of a key.")
+        fields.error(name, f"`{name}` must not contain |, which separates the parts of a key.")
     elif not text.isprintable():
-        fields.wrong(name, f"`{name}` holds a control character.")
+        fields.error(name, f"`{name}` must not contain control characters.")
     elif len(text) > MAX_ID_CHARS:
-        fields.wrong(name, f"`{name}` has {MAX_ID_CHARS} characters at most.")
+        fields.error(name, f"`{name}` must have at most {MAX_ID_CHARS} characters.")
     return text
 
 
-def _labels(fields: Fields, name: str) -> dict[str, str]:
+def _labels(fields: FieldReader, name: str) -> dict[str, str]:
     labels = fields.mapping(name) or {}
     if all(isinstance(value, str) for value in labels.values()):
         return cast("dict[str, str]", labels)
-    fields.wrong(name, f"`{name}` maps names to texts; put numbers in quotes.")
+    fields.error(name, f"`{name}` must map names to strings; put numbers in quotes.")
     return {}
 
 
-def _order(top: Fields) -> Order | None:
+def _order(top: FieldReader) -> Order | None:
     if "order" not in top:
         return None
     if top.raw("order") == Order.ROUTED:
-        top.wrong("order", "`order` is sequential or graph; playbooks have arcs.")
+        top.error("order", "`order` must be sequential or graph; only playbooks are routed by arcs.")
         return Order.GRAPH
     return top.choice("order", Order.GRAPH)
 
 
-def _params(top: Fields, findings: Findings) -> dict[str, Any]:
+def _params(top: FieldReader, problems: ProblemCollector) -> dict[str, Any]:
     params = top.mapping("params") or {}
     path = (*top.path, "params")
     for name, value in params.items():
         if not name:
-            findings.error(path, PLAN, "A parameter has no name.")
-        if any_expression(value):
-            findings.warning((*path, name), f"The parameter {name!r} holds {{{{ }}}}; parameters are not filled in.")
-    for place, sentence in find_secrets(params, path):
-        findings.error(place, STEP, sentence)
+            problems.error(path, INVALID_PLAN, "The name of a parameter must not be empty.")
+        if contains_expression(value):
+            sentence = f"The parameter {name!r} contains {{{{ }}}}, but expressions in parameters are not evaluated."
+            problems.warning((*path, name), sentence)
+    for secret_path, sentence in find_secret_values(params, path):
+        problems.error(secret_path, INVALID_STEP, sentence)
     return params
 
 
-def _param_types(top: Fields, params: dict[str, Any]) -> dict[str, ParamType]:
+def _param_types(top: FieldReader, params: dict[str, Any]) -> dict[str, ParamType]:
     types: dict[str, ParamType] = {}
-    part = top.part("paramTypes")
-    for name in top.mapping("paramTypes") or {} if part is not None else {}:
-        assert part is not None
-        kind = types[name] = part.choice(name, ParamType.ANY)
-        if name in params and params[name] is not None and not fits(params[name], kind):
-            part.wrong(name, f"The default of {name!r} is not {in_words(kind)}.")
+    nested = top.nested("paramTypes")
+    if nested is None:
+        return types
+    for name in top.mapping("paramTypes") or {}:
+        param_type = types[name] = nested.choice(name, ParamType.ANY)
+        default = params.get(name)
+        if default is not None and not matches_param_type(default, param_type):
+            nested.error(name, f"The default of {name!r} must be {describe_param_type(param_type)}.")
     return types
+
+
+_PYTHON_TYPES: dict[ParamType, tuple[type, ...]] = {
+    ParamType.STRING: (str,),
+    ParamType.INTEGER: (int,),
+    ParamType.NUMBER: (int, float),
+    ParamType.BOOLEAN: (bool,),
+    ParamType.LIST: (list,),
+    ParamType.OBJECT: (dict,),
+}
+_DESCRIPTIONS = {
+    ParamType.STRING: "a string",
+    ParamType.INTEGER: "an integer",
+    ParamType.NUMBER: "a number",
+    ParamType.BOOLEAN: "true or false",
+    ParamType.LIST: "a list, such as [1, 2]",
+    ParamType.OBJECT: 'an object, such as {"a": 1}',
+    ParamType.ANY: "anything",
+}
+
+
+def matches_param_type(value: Any, param_type: ParamType) -> bool:
+    if param_type is ParamType.ANY:
+        return True
+    if isinstance(value, bool):
+        return param_type is ParamType.BOOLEAN
+    return isinstance(value, _PYTHON_TYPES[param_type])
+
+
+def param_type_of(default: Any) -> ParamType:
+    """Infer the type of a parameter from its default: any for null, and number (not integer) for an integer."""
+    if isinstance(default, bool):
+        return ParamType.BOOLEAN
+    for param_type in (ParamType.STRING, ParamType.NUMBER, ParamType.LIST, ParamType.OBJECT):
+        if matches_param_type(default, param_type):
+            return param_type
+    return ParamType.ANY
+
+
+def describe_param_type(param_type: ParamType) -> str:
+    return _DESCRIPTIONS[param_type]

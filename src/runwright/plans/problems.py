@@ -1,4 +1,4 @@
-"""What is wrong with a plan, and where. Everything is found first and told together, not one mistake at a time."""
+"""Problems of a plan and their positions. All problems of a plan are collected and reported together."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan
 
-Path = tuple[str | int, ...]
-"""Where something is in a document: names of fields and numbers of items, from the top."""
+DocumentPath = tuple[str | int, ...]
+"""Path of a value in a document: field names and list indexes, from the top."""
 
 WARNING = "WARNING"
 
-PLAN = ErrorCode.INVALID_PLAN_SCHEMA
-STEP = ErrorCode.INVALID_STEP_SCHEMA
-EXPRESSION = ErrorCode.EXPRESSION_ERROR
+INVALID_PLAN = ErrorCode.INVALID_PLAN_SCHEMA
+INVALID_STEP = ErrorCode.INVALID_STEP_SCHEMA
+INVALID_EXPRESSION = ErrorCode.EXPRESSION_ERROR
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong. Line and column count from 1; a plan that came as data has none, only a path."""
+    """One problem of a plan. Line and column count from 1; a plan that was passed as data has only a path."""
 
     file: str
     line: int | None
@@ -31,23 +31,22 @@ class Problem(msgspec.Struct, frozen=True):
     path: str = ""
 
     def __str__(self) -> str:
-        place = self.path if self.line is None else f"{self.line}:{self.column}"
-        return (
-            f"{self.file}:{place}: {self.code} {self.sentence}"
-            if place
-            else f"{self.file}: {self.code} {self.sentence}"
-        )
+        position = self.path if self.line is None else f"{self.line}:{self.column}"
+        location = f"{self.file}:{position}" if position else self.file
+        return f"{location}: {self.code} {self.sentence}"
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedPlan(msgspec.Struct, frozen=True):
+    """A valid plan and its warnings."""
+
     plan: ExecutionPlan
     warnings: tuple[Problem, ...] = ()
-    parts: tuple[ExecutionPlan, ...] = ()
-    """Plans that were made of parts of it, and that steps of it are runs of."""
+    sub_plans: tuple[ExecutionPlan, ...] = ()
+    """Plans that were generated from parts of the document and that steps of the plan refer to."""
 
 
 class PlanInvalid(RunwrightError):
-    """A plan that cannot be used. Its code is that of the first problem."""
+    """The plan is invalid. The error code is that of the first problem."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -59,32 +58,32 @@ class PlanInvalid(RunwrightError):
         )
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A problem before its line is known."""
+class PathProblem(msgspec.Struct, frozen=True):
+    """A problem at a document path, before its line and column are known."""
 
-    path: Path
+    path: DocumentPath
     code: str
     sentence: str
-    on_key: bool = False  # it is the name of the field that is wrong, not its value
+    on_key: bool = False  # the name of the field is wrong, not its value
 
 
-class Findings:
-    """What was found so far."""
+class ProblemCollector:
+    """Collects errors, warnings and generated sub-plans while a document is read."""
 
     def __init__(self) -> None:
-        self.errors: list[Finding] = []
-        self.warnings: list[Finding] = []
-        self.parts: list[ExecutionPlan] = []
+        self.errors: list[PathProblem] = []
+        self.warnings: list[PathProblem] = []
+        self.sub_plans: list[ExecutionPlan] = []
 
-    def error(self, path: Path, code: ErrorCode, sentence: str, *, on_key: bool = False) -> None:
-        self.errors.append(Finding(path, code, sentence, on_key))
+    def error(self, path: DocumentPath, code: ErrorCode, sentence: str, *, on_key: bool = False) -> None:
+        self.errors.append(PathProblem(path, code, sentence, on_key))
 
-    def warning(self, path: Path, sentence: str) -> None:
-        self.warnings.append(Finding(path, WARNING, sentence))
+    def warning(self, path: DocumentPath, sentence: str) -> None:
+        self.warnings.append(PathProblem(path, WARNING, sentence))
 
 
-def path_text(path: Path) -> str:
-    """`steps[2].retry`"""
+def path_text(path: DocumentPath) -> str:
+    """Format a path as `steps[2].retry`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -97,13 +96,20 @@ def path_text(path: Path) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing where nothing is near."""
+    """Return ` Did you mean 'x'?`, or an empty string if no name is similar."""
     close = get_close_matches(name[:200], list(names), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def listed(names: Iterable[str], most: int = 10) -> str:
-    """`'a', 'b' and 3 more`"""
+def sub_plan_problem(kind: str, invalid: PlanInvalid) -> str:
+    """Report the first problem of a plan that a step refers to by its file. `kind`: `sub-plan` or `playbook`."""
+    more = len(invalid.problems) - 1
+    rest = f", and {more} more" if more else ""
+    return f"Invalid {kind}: {invalid.problems[0]}{rest}"
+
+
+def quoted_list(names: Iterable[str], limit: int = 10) -> str:
+    """Format names as `'a', 'b' and 3 more`."""
     names = list(names)
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"

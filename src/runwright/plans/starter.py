@@ -1,4 +1,4 @@
-"""What `runwright init` writes: a plan that runs as it is, and the settings of a folder."""
+"""Starter files written by `runwright init`: a runnable plan and the settings of a folder."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ PLAN_FILE = "hello.yaml"
 SETTINGS_FILE = "runwright.toml"
 
 _PLAN = """\
-# A first plan. Look it over with `runwright plan validate hello.yaml`, run it with `runwright run hello.yaml`.
+# A first plan. Check it with `runwright plan validate hello.yaml`, run it with `runwright run hello.yaml`.
 
 plan: hello
 
 params:
-  name: world                      # another one: runwright run hello.yaml --param name=you
+  name: world                      # override it: runwright run hello.yaml --param name=you
 
-steps:                             # one after another; give steps `dependsOn: [...]` and they become a graph
+steps:                             # run in sequence; with `dependsOn: [...]` they become a graph
   - id: greet
     shell:
       command: echo "Hello, $NAME!"
-      env: {NAME: "{{ params.name }}"}        # what comes from outside goes in as a variable, not as shell code
-    retry: {maxAttempts: 3, initial: 1s}      # should it fail: twice more, after about 1s and 2s
+      env: {NAME: "{{ params.name }}"}        # pass external values as variables, not as shell code
+    retry: {maxAttempts: 3, initial: 1s}      # on failure, retry twice, after about 1s and 2s
     timeout: 30s
 
   - id: count
@@ -34,13 +34,13 @@ steps:                             # one after another; give steps `dependsOn: [
 """
 
 _SETTINGS = """\
-# Settings for commands that are run in this folder. Flags come first, then variables such as RUNWRIGHT_STORE.
+# Settings of commands run in this folder. Flags and variables such as RUNWRIGHT_STORE take precedence, in this order.
 
-# Where runs are kept. A file needs no server; postgresql://host/database is for many machines.
+# Store of all runs. A file needs no server; use postgresql://host/database for several machines.
 store = "sqlite:///.runwright/runs.db"
 """
 
 
 def starter_files() -> dict[str, str]:
-    """The files by name."""
+    """Return the contents of the starter files by file name."""
     return {PLAN_FILE: _PLAN, SETTINGS_FILE: _SETTINGS}

@@ -1,4 +1,4 @@
-"""The plan store: plans by their content, and the nets made of them."""
+"""Plan store: plans of a tenant by content hash, with a cache of their compiled graphs."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ from collections import OrderedDict
 from typing import Protocol
 
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body, read_plan
-from runwright.core.net import Net
-from runwright.core.node import QueueOf, nowhere
+from runwright.core.graph.node import QueueOf, no_queue
+from runwright.core.graph.plan_graph import PlanGraph
 
-CACHED = 64
-LARGE = 2000  # steps
+CACHE_SIZE = 64
+LARGE_PLAN_STEPS = 2000
 
 
-class PlanKeeper(Protocol):
-    """Where the bytes are: the log's store has a table for them, apart from the log itself."""
+class PlanBackend(Protocol):
+    """Storage of encoded plans. RunLog implements it with a table of its own, separate from the events."""
 
-    async def keep_plan(self, sha256: str, body: bytes, tenant_id: str = ...) -> None: ...
+    async def store_plan(self, sha256: str, body: bytes, tenant_id: str = ...) -> None: ...
     async def plan(self, sha256: str, tenant_id: str = ...) -> bytes: ...
 
 
 class PlanStore:
-    def __init__(self, keeper: PlanKeeper, queue_of: QueueOf = nowhere, store: str = "local") -> None:
-        self._keeper = keeper
+    def __init__(self, backend: PlanBackend, queue_of: QueueOf = no_queue, store: str = "local") -> None:
+        self._backend = backend
         self._store = store
         self.queue_of = queue_of
-        self._nets: OrderedDict[tuple[str, str], Net] = OrderedDict()
+        self._graphs: OrderedDict[tuple[str, str], PlanGraph] = OrderedDict()
 
-    async def keep(self, plan: ExecutionPlan, tenant_id: str) -> tuple[str, Net]:
-        """Store a plan of a tenant; gives back its hash and its net."""
+    async def store(self, plan: ExecutionPlan, tenant_id: str) -> tuple[str, PlanGraph]:
+        """Store a plan of a tenant; return its content hash and its compiled graph."""
         body = plan_body(plan)
         sha256 = content_hash(body)
-        net = self._nets.get((tenant_id, sha256))
-        if net is None:
-            await self._keeper.keep_plan(sha256, body, tenant_id)
-            net = await self._remember(tenant_id, sha256, body)  # as whoever takes the run up will find it
-        return sha256, net
+        graph = self._graphs.get((tenant_id, sha256))
+        if graph is None:
+            await self._backend.store_plan(sha256, body, tenant_id)
+            # Compiled from the stored bytes, so that the graph is the one that a recovering process will have.
+            graph = await self._cache(tenant_id, sha256, body)
+        return sha256, graph
 
-    async def net(self, sha256: str, tenant_id: str) -> Net:
-        known = self._nets.get((tenant_id, sha256))
-        if known is not None:
-            return known
-        return await self._remember(tenant_id, sha256, await self._keeper.plan(sha256, tenant_id))
+    async def graph(self, sha256: str, tenant_id: str) -> PlanGraph:
+        """Return the compiled graph of a stored plan."""
+        cached = self._graphs.get((tenant_id, sha256))
+        if cached is not None:
+            return cached
+        return await self._cache(tenant_id, sha256, await self._backend.plan(sha256, tenant_id))
 
-    async def _remember(self, tenant_id: str, sha256: str, body: bytes) -> Net:
-        net = self._nets[tenant_id, sha256] = await self._net(read_plan(body))
-        while len(self._nets) > CACHED:
-            self._nets.popitem(last=False)
-        return net
+    async def _cache(self, tenant_id: str, sha256: str, body: bytes) -> PlanGraph:
+        graph = self._graphs[tenant_id, sha256] = await self._compile(read_plan(body))
+        while len(self._graphs) > CACHE_SIZE:
+            self._graphs.popitem(last=False)
+        return graph
 
-    async def _net(self, plan: ExecutionPlan) -> Net:
-        """A plan's net; that of a large one is made in a thread, for others must not wait seconds for it."""
-        if len(plan.steps) < LARGE:
-            return Net(plan, self.queue_of, self._store)
-        return await asyncio.to_thread(Net, plan, self.queue_of, self._store)
+    async def _compile(self, plan: ExecutionPlan) -> PlanGraph:
+        """Compile the graph of a plan, in a thread if the plan is large: it would block the event loop for seconds."""
+        if len(plan.steps) < LARGE_PLAN_STEPS:
+            return PlanGraph(plan, self.queue_of, self._store)
+        return await asyncio.to_thread(PlanGraph, plan, self.queue_of, self._store)

@@ -1,4 +1,4 @@
-"""The mock runtime: it plays a plan without carrying anything out."""
+"""Mock runtime: end every step with a scripted outcome instead of executing it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Callable
 
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
+from runwright.runtimes.executor.executor import Outcome, Work
 
-from .executor import Outcome, Work
+_CANCELLED = Outcome(error=ErrorInfo("CANCELLED", "The step was cancelled.", retryable=False, category="cancelled"))
+CAPACITY = 10_000
 
-_STOPPED = Outcome(error=ErrorInfo("CANCELLED", "The step was stopped.", retryable=False, category="cancelled"))
-ROOM = 10_000
-
-Play = Callable[[Work], tuple[Outcome, float]]
-"""How a piece of work would have ended, and after how many seconds."""
+ScriptedStep = Callable[[Work], tuple[Outcome, float]]
+"""Returns the outcome of a step and the seconds after which it ends."""
 
 
-def all_is_well(_work: Work) -> tuple[Outcome, float]:
+def succeed_immediately(_work: Work) -> tuple[Outcome, float]:
     return Outcome(b"null"), 0.0
 
 
-class _Played:
-    def __init__(self, executor: MockExecutor, done: Callable[[Outcome], None], outcome: Outcome, took: float) -> None:
+class MockExecution:
+    def __init__(
+        self, executor: MockExecutor, done: Callable[[Outcome], None], outcome: Outcome, duration: float
+    ) -> None:
         self._executor = executor
         self._done = done
-        self._timer = asyncio.get_running_loop().call_later(took, self._finish, outcome)
+        self._timer = asyncio.get_running_loop().call_later(duration, self._finish, outcome)
         self._ended = False
 
-    def cancel(self, grace: float) -> None:  # noqa: ARG002 - what is not carried out stops at once
+    def cancel(self, grace: float) -> None:  # noqa: ARG002 - nothing is executed, so it stops immediately
         self.kill()
 
     def kill(self) -> None:
         if not self._ended:
             self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(0, self._finish, _STOPPED)
+            self._timer = asyncio.get_running_loop().call_later(0, self._finish, _CANCELLED)
 
     let_go = kill
 
@@ -42,25 +43,28 @@ class _Played:
         if self._ended or self._executor.closed:
             return
         self._ended = True
-        self._executor.free += 1
+        self._executor.on_end()
         self._done(outcome)
 
 
 class MockExecutor:
-    """Ends every step as `play` says."""
+    """Ends every step as `script` determines."""
 
-    def __init__(self, play: Play = all_is_well) -> None:
-        self._play = play
-        self.free = ROOM
+    def __init__(self, script: ScriptedStep = succeed_immediately) -> None:
+        self._script = script
+        self._free_slots = CAPACITY
         self.closed = False
 
-    def start(self, work: Work, done: Callable[[Outcome], None]) -> _Played:
-        outcome, took = self._play(work)
-        self.free -= 1
-        return _Played(self, done, outcome, took)
+    def start(self, work: Work, done: Callable[[Outcome], None]) -> MockExecution:
+        outcome, duration = self._script(work)
+        self._free_slots -= 1
+        return MockExecution(self, done, outcome, duration)
 
-    def room(self, step_class: StepClass) -> int:  # noqa: ARG002
-        return self.free
+    def on_end(self) -> None:
+        self._free_slots += 1
+
+    def free_slots(self, step_class: StepClass) -> int:  # noqa: ARG002
+        return self._free_slots
 
     def close(self) -> None:
         self.closed = True

@@ -1,4 +1,4 @@
-"""The application: routes, how they find out who asks, and what their errors become."""
+"""The Litestar application: routes, injection of the request context, and exception handlers."""
 
 from __future__ import annotations
 
@@ -16,128 +16,135 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.server.routes import admin, run_details, runs, signals, streams, worker_leases
+from runwright.server.routes.events import post_events
 
-from . import leases, office, parts, runs, steering, streams
-from .answers import answer
-from .call import Call, call_of
-from .description import describe, openapi_config
-from .gate import FAULT, Gate
-from .ingest import post_events
-from .problems import MEDIA_TYPE, headers_of, problem_of
+from .middleware import INTERNAL_ERROR_DETAIL, RequestMiddleware
+from .openapi import encode_openapi, openapi_config
+from .problems import MEDIA_TYPE, problem_from_error, problem_headers
+from .request_context import RequestContext, get_request_context
+from .responses import json_response
 from .service import Service
 
 logger = logging.getLogger("runwright.server")
 
 
-def _provide_call(request: Request[Any, Any, Any]) -> Call:
-    return call_of(request.scope)
+def _provide_context(request: Request[Any, Any, Any]) -> RequestContext:
+    return get_request_context(request.scope)
 
 
-def _from_us(request: Request[Any, Any, Any], error: RunwrightError) -> Response[Any]:
-    problem = problem_of(error, call_of(request.scope).request_id)
-    body = answer(problem).content
-    more = {"allow": error.facts["allow"]} if "allow" in error.facts else {}
-    return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers={**headers_of(problem), **more})
+def _on_runwright_error(request: Request[Any, Any, Any], error: RunwrightError) -> Response[Any]:
+    problem = problem_from_error(error, get_request_context(request.scope).request_id)
+    body = json_response(problem).content
+    headers = problem_headers(problem)
+    if "allow" in error.facts:
+        headers["allow"] = error.facts["allow"]
+    return Response(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _from_framework(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+def _on_framework_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     match error:
         case NotFoundException():
-            ours = RunwrightError(ErrorCode.ROUTE_NOT_FOUND, "There is nothing at this address. See /openapi.json.")
+            converted = RunwrightError(ErrorCode.ROUTE_NOT_FOUND, "Not found. See /openapi.json.")
         case MethodNotAllowedException():
-            ours = RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "This address does not take that method.")
+            converted = RunwrightError(ErrorCode.METHOD_NOT_ALLOWED, "Method not allowed.")
         case ValidationException():
-            ours = RunwrightError(ErrorCode.INVALID_ARGUMENT, _sentence(error))
+            converted = RunwrightError(ErrorCode.INVALID_ARGUMENT, _validation_message(error))
         case _:
-            known = error.status_code < 500
-            code = ErrorCode.INVALID_ARGUMENT if known else ErrorCode.INTERNAL_ERROR
-            ours = RunwrightError(code, error.detail or "This cannot be used.")
-    answered = _from_us(request, ours)
-    answered.headers.update(error.headers or {})
-    return answered
+            is_client_error = error.status_code < 500
+            code = ErrorCode.INVALID_ARGUMENT if is_client_error else ErrorCode.INTERNAL_ERROR
+            converted = RunwrightError(code, error.detail or "Invalid request.")
+    response = _on_runwright_error(request, converted)
+    response.headers.update(error.headers or {})
+    return response
 
 
-def _from_nowhere(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """A fault of ours. Callers learn its id; what it was is in our log."""
+def _on_unexpected_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Log a bug with its traceback. Callers get only the request id."""
     if isinstance(error, RecursionError):
-        return _from_us(request, RunwrightError(ErrorCode.INVALID_ARGUMENT, "The body is nested too deeply."))
-    request_id = call_of(request.scope).request_id
+        too_deep = RunwrightError(ErrorCode.INVALID_ARGUMENT, "Invalid body: nested too deeply.")
+        return _on_runwright_error(request, too_deep)
+    request_id = get_request_context(request.scope).request_id
     logger.error("Request %s failed", request_id, exc_info=error)
-    return _from_us(request, RunwrightError(ErrorCode.INTERNAL_ERROR, FAULT))
+    return _on_runwright_error(request, RunwrightError(ErrorCode.INTERNAL_ERROR, INTERNAL_ERROR_DETAIL))
 
 
-def _sentence(error: HTTPException) -> str:
+def _validation_message(error: HTTPException) -> str:
     extra: Any = error.extra
-    told = cast("list[dict[str, Any]]", extra) if isinstance(extra, list) else []
-    sentences = [f"{_wire_name(str(each.get('key') or 'body'))}: {each.get('message')}" for each in told]
-    return "; ".join(sentences) or error.detail or "The request is not what it should be."
+    failures = cast("list[dict[str, Any]]", extra) if isinstance(extra, list) else []
+    messages = [f"{_wire_name(str(failure.get('key') or 'body'))}: {failure.get('message')}" for failure in failures]
+    return "; ".join(messages) or error.detail or "Invalid request."
 
 
 def _wire_name(name: str) -> str:
-    """A parameter as callers know it."""
+    """The name of a handler's parameter in the API."""
     first, *rest = name.split("_")
     return "body" if name == "data" else first + "".join(part.capitalize() for part in rest)
 
 
-async def _known_queries(request: Request[Any, Any, Any]) -> None:
-    """Refuse a query that nobody looks at: it is a mistake that would go unnoticed."""
+async def _reject_unknown_queries(request: Request[Any, Any, Any]) -> None:
+    """Reject query parameters that the handler does not have: a misspelt filter must not go unnoticed."""
     handler = request.scope["route_handler"]
     if not isinstance(handler, HTTPRouteHandler) or not request.scope["query_string"]:
         return
-    known = QUERIES.setdefault(str(handler), _queries_of(handler))
+    allowed = _QUERIES.setdefault(str(handler), _query_names(handler))
     for name in request.query_params:
-        if name not in known:
-            takes = f"It takes {', '.join(sorted(known))}." if known else "It takes none."
-            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"This address takes no {name!r}. {takes}")
+        if name not in allowed:
+            names = ", ".join(sorted(allowed)) or "none"
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"Unknown query parameter {name!r}. Allowed: {names}.")
 
 
-QUERIES: dict[str, frozenset[str]] = {}
+_QUERIES: dict[str, frozenset[str]] = {}  # by handler
 
 
-def _queries_of(handler: HTTPRouteHandler) -> frozenset[str]:
+def _query_names(handler: HTTPRouteHandler) -> frozenset[str]:
     names: set[str] = set()
     for name, field in handler.parsed_fn_signature.parameters.items():
-        if name in ("call", "data") or isinstance(field.kwarg_definition, HeaderParameter | PathParameter):
+        if name in ("request_context", "data") or isinstance(field.kwarg_definition, HeaderParameter | PathParameter):
             continue
-        given = field.kwarg_definition
-        names.add((given.name if isinstance(given, QueryParameter) else None) or name)
+        definition = field.kwarg_definition
+        names.add((definition.name if isinstance(definition, QueryParameter) else None) or name)
     return frozenset(names)
 
 
-def build_app(service: Service, *more: ControllerRouterHandler) -> Gate:
-    """All of it, and what else is to be served, behind the gate."""
+def build_app(service: Service, *more: ControllerRouterHandler) -> RequestMiddleware:
+    """Build the application with all routes, and with `more` ones, inside of the middleware."""
     events = asgi("/v1/events", copy_scope=False)(post_events)
     app = Litestar(
         route_handlers=[
             *runs.ROUTES,
-            *parts.ROUTES,
-            *steering.ROUTES,
-            *office.ROUTES,
+            *run_details.ROUTES,
+            *signals.ROUTES,
+            *admin.ROUTES,
             *streams.ROUTES,
-            *leases.ROUTES,
+            *worker_leases.ROUTES,
             events,
             *more,
         ],
-        dependencies={"call": Provide(_provide_call, sync_to_thread=False)},
-        exception_handlers={RunwrightError: _from_us, HTTPException: _from_framework, Exception: _from_nowhere},
-        before_request=_known_queries,
+        dependencies={"request_context": Provide(_provide_context, sync_to_thread=False)},
+        exception_handlers={
+            RunwrightError: _on_runwright_error,
+            HTTPException: _on_framework_error,
+            Exception: _on_unexpected_error,
+        },
+        before_request=_reject_unknown_queries,
         compression_config=CompressionConfig(backend="gzip", gzip_compress_level=5, minimum_size=1024),
         openapi_config=openapi_config(),
         request_max_body_size=None,
         logging_config=None,
-        signature_types=[Call],
+        signature_types=[RequestContext],
         middleware=[],
     )
-    app.register(_description(app))
-    return Gate(app, service)
+    app.register(_openapi_route(app))
+    return RequestMiddleware(app, service)
 
 
-def _description(app: Litestar) -> HTTPRouteHandler:
-    """Made when somebody first asks for it: that takes as long as the rest of a server's start."""
-    document = cache(partial(describe, app))
+def _openapi_route(app: Litestar) -> HTTPRouteHandler:
+    """Build the document at the first request: that is as slow as the rest of the start of a server."""
+    document = cache(partial(encode_openapi, app))
 
     @get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response[Any]:
-        return answer(await asyncio.to_thread(document))
+        return json_response(await asyncio.to_thread(document))
 
     return openapi

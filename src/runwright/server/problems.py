@@ -1,4 +1,4 @@
-"""Errors as people and programs get them over HTTP: RFC 9457, with the code that every other edge uses too."""
+"""Errors over HTTP: RFC 9457 problem documents with the error codes of the contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runwright.plans.problems import PlanInvalid
 logger = logging.getLogger("runwright.server")
 
 MEDIA_TYPE = "application/problem+json"
-AWAY = "The store cannot be used for now. Try again in a moment; the server's log says more."
+STORE_UNAVAILABLE_DETAIL = "The store is unavailable. Retry later; see the log of the server for the cause."
 
 _STATUS: dict[int, tuple[ErrorCode, ...]] = {
     401: (ErrorCode.AUTHN_REQUIRED, ErrorCode.AUTHN_FAILED),
@@ -63,17 +63,17 @@ _STATUS: dict[int, tuple[ErrorCode, ...]] = {
     500: (ErrorCode.INTERNAL_ERROR, ErrorCode.STORE_CORRUPT),
     503: (ErrorCode.SERVER_CLOSING, *sorted(STORE_CODES - {ErrorCode.STORE_CORRUPT})),
 }
-STATUS = {code: status for status, codes in _STATUS.items() for code in codes}
-"""The status that goes with a code; 400 for all that is not here."""
+STATUS_BY_CODE = {code: status for status, codes in _STATUS.items() for code in codes}
+"""HTTP status of an error code; 400 for codes that are not listed."""
 
-CODES = {400: tuple(code for code in ErrorCode if code not in STATUS), **_STATUS}
+CODES_BY_STATUS = {400: tuple(code for code in ErrorCode if code not in STATUS_BY_CODE), **_STATUS}
 
 RETRY_AFTER = {ErrorCode.RATE_LIMITED: 1, ErrorCode.SIGNAL_RATE_LIMITED: 10}
-"""Seconds after which it is worth another try; a store that is away is worth one after a second."""
+"""Seconds for the header Retry-After; one second for other codes, such as an unavailable store."""
 
 
 class FieldProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One of several things that are wrong."""
+    """One of several errors in a document."""
 
     code: str
     detail: str
@@ -82,8 +82,8 @@ class FieldProblem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     column: int | None = None
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """RFC 9457, with a code that does not change and the id under which the server's log knows the request."""
+class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """RFC 9457 problem, with a stable code and the id of the request in the server's log."""
 
     type: str
     title: str
@@ -93,26 +93,29 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     request_id: str
     errors: list[FieldProblem] = []
     decision: dict[str, Any] | None = None
-    """The record of a signal that was refused."""
+    """The decision on a rejected signal."""
 
 
-def status_of(code: ErrorCode) -> int:
-    return STATUS.get(code, 400)
+def http_status(code: ErrorCode) -> int:
+    return STATUS_BY_CODE.get(code, 400)
 
 
-def problem_of(error: RunwrightError, request_id: str, decision: dict[str, Any] | None = None) -> Problem:
-    is_passing = error.facts.get("passing") is True  # what is asked for is there, and its store does not answer
-    status = 503 if is_passing else status_of(error.code)
+def problem_from_error(
+    error: RunwrightError, request_id: str, decision: dict[str, Any] | None = None
+) -> ProblemDocument:
+    """Convert an error. Details of store errors stay in the log: they may contain addresses and credentials."""
+    is_transient = error.facts.get("passing") is True  # The value may exist, but its store is unavailable.
+    status = 503 if is_transient else http_status(error.code)
     detail = error.detail
-    if error.code in STORE_CODES or is_passing:  # where the store is, and what it says, is nobody's business out there
+    if error.code in STORE_CODES or is_transient:
         logger.warning("Request %s: %s", request_id, error)
-        detail = AWAY
+        detail = STORE_UNAVAILABLE_DETAIL
     errors: list[FieldProblem] = []
     if isinstance(error, PlanInvalid):
         errors = [
             FieldProblem(each.code, each.sentence, each.path or None, each.line, each.column) for each in error.problems
         ]
-    return Problem(
+    return ProblemDocument(
         type=f"urn:runwright:problem:{error.code}",
         title=HTTPStatus(status).phrase,
         status=status,
@@ -124,7 +127,7 @@ def problem_of(error: RunwrightError, request_id: str, decision: dict[str, Any] 
     )
 
 
-def headers_of(problem: Problem) -> dict[str, str]:
+def problem_headers(problem: ProblemDocument) -> dict[str, str]:
     headers = {"cache-control": "no-store"}
     code = ErrorCode(problem.code)
     if problem.status == 401:
@@ -134,10 +137,10 @@ def headers_of(problem: Problem) -> dict[str, str]:
     return headers
 
 
-async def send_problem(send: Any, problem: Problem, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Answer with a problem, from outside of any framework."""
+async def send_problem(send: Any, problem: ProblemDocument, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Send a problem as ASGI messages, outside of the framework."""
     body = msgspec.json.encode(problem)
-    headers = [(name.encode(), value.encode()) for name, value in headers_of(problem).items()]
+    headers = [(name.encode(), value.encode()) for name, value in problem_headers(problem).items()]
     headers += [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,4 +1,4 @@
-"""Everything that one server process has: the engine, its books, and whether it is open to callers."""
+"""Service: the objects that all requests of one server process share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,53 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from runwright.auth.audit import Audit, run_audit_writer
+from runwright.auth.roles import ROLES, SCOPES, Actor
+from runwright.auth.tokens import Tokens
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
-from runwright.control.access import ROLES, SCOPES, Actor
-from runwright.control.audit import Audit, keep_audit
-from runwright.control.open import open_operations
-from runwright.control.operations import Operations, local_actor
-from runwright.control.tokens import Tokens
+from runwright.control.bootstrap import open_operations
+from runwright.control.operations import Operations
+from runwright.control.run_scope import local_actor
+from runwright.runtimes.embedded.task_queue import TaskQueue
 from runwright.runtimes.settings import EngineSettings
-from runwright.runtimes.tasks import TaskTable
+from runwright.storage.output.writer import LogWriter
 
-from .desks import Desks
-from .gathering import Gathering
-from .hub import Hub
-from .measures import Measures
-from .rates import FAILED_LOGINS, Rates
+from .append_batcher import AppendBatcher
+from .event_broadcaster import EventBroadcaster, Subscriber
+from .metrics import Metrics
+from .rate_limit import FAILED_LOGINS_PER_SECOND, RateLimiter
 from .settings import ServerSettings
 
-LOOK_AGAIN = 5.0
-ENDINGS = ("RunCompleted", "RunFailed", "RunCancelled")
+STATUS_POLL_SECONDS = 5.0
+QUEUE_POLL_SECONDS = 1.0
+"""Interval at which waiting workers check the task queue even without a notification."""
+RUN_END_EVENTS = ("RunCompleted", "RunFailed", "RunCancelled")
+
+
+class WorkerWaiters:
+    """Requests of workers that wait for the task queue to change."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Event] = set()
+
+    def notify(self) -> None:
+        for event in self._waiting:
+            event.set()
+
+    async def wait(self, seconds: float, disconnected: asyncio.Task[None] | None = None) -> None:
+        """Wait for a notification or for the caller to disconnect, at most `seconds` and QUEUE_POLL_SECONDS."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        if disconnected is not None:
+            disconnected.add_done_callback(lambda _: event.set())
+        try:
+            async with asyncio.timeout(min(seconds, QUEUE_POLL_SECONDS)):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(event)
 
 
 class Service:
@@ -32,64 +60,71 @@ class Service:
         self.operations = operations
         self.log = operations.log
         self.settings = settings
-        self.tokens = Tokens(self.log.desk, self.log.clock)
-        self.audit = Audit(self.log.desk, self.log.clock)
-        self.hub = Hub(self.log)
-        self.gathering = Gathering(self.log)
-        self.measures = Measures(self)
-        self.rates = Rates(settings.rate, self.log.clock.monotonic)
-        self.failed_logins = Rates(FAILED_LOGINS, self.log.clock.monotonic)
-        self.desks = Desks(TaskTable(self.log))
-        self.log.on_ring(self.desks.ring)
-        self.was_open = False  # when it started
+        self.tokens = Tokens(self.log.side_tables, self.log.clock)
+        self.audit = Audit(self.log.side_tables, self.log.clock)
+        self.broadcaster = EventBroadcaster(self.log)
+        self.append_batcher = AppendBatcher(self.log)
+        self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
+        self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)
+        self.failed_login_limiter = RateLimiter(FAILED_LOGINS_PER_SECOND, self.log.clock.monotonic)
+        self.task_queue = TaskQueue(self.log)
+        self.output_writers: dict[str, LogWriter] = {}  # of steps on workers, by lease id
+        self.worker_waiters = WorkerWaiters()
+        self.log.subscribe(self.worker_waiters.notify)
+        self.was_open_at_start = False
         self.is_closing = False
 
-    async def is_open(self) -> bool:
-        """Whether anybody at this machine may do anything: only where nobody else can reach us, and has no token."""
-        return self.settings.is_local and not await self.tokens.any()
+    async def is_open_to_local_user(self) -> bool:
+        """Whether local callers need no token: only if the server is not reachable from elsewhere and has no tokens."""
+        return self.settings.is_local and not await self.tokens.has_any()
 
-    async def until_ended(self, run_id: str, seconds: float) -> None:
-        """Until the run has ended, whoever drives it, or the time is up."""
-        listener = await self.hub.join(run_id, None)
+    async def wait_until_ended(self, run_id: str, seconds: float) -> None:
+        """Wait until a run has ended, in any process, or the time is over."""
+        subscriber = await self.broadcaster.subscribe(run_id, None)
         try:
             async with asyncio.timeout(seconds):
-                while (await self.log.find_run(run_id)).status not in ENDED and not self.hub.is_closed:
-                    if listener.is_behind:
-                        self.hub.join_again(listener, run_id)
-                    ended = False
-                    while not ended and not listener.is_behind:
-                        await listener.wait(LOOK_AGAIN)
-                        taken = listener.take()
-                        ended = not taken or any(told.record.event_type in ENDINGS for told in taken)
+                while (await self.log.find_run(run_id)).status not in ENDED and not self.broadcaster.is_closed:
+                    if subscriber.is_lagging:
+                        self.broadcaster.resubscribe(subscriber, run_id)
+                    await self._wait_for_end_event(subscriber)
         except TimeoutError:
             pass
         finally:
-            self.hub.leave(listener, run_id)
+            self.broadcaster.unsubscribe(subscriber, run_id)
 
-    def local(self, source_ip: str | None, user_agent: str | None) -> Actor:
+    async def _wait_for_end_event(self, subscriber: Subscriber) -> None:
+        """Return when the status of the run should be read again."""
+        while not subscriber.is_lagging:
+            await subscriber.wait(STATUS_POLL_SECONDS)
+            events = subscriber.drain()
+            if not events or any(event.record.event_type in RUN_END_EVENTS for event in events):
+                return
+
+    def local_user(self, source_ip: str | None, user_agent: str | None) -> Actor:
+        """The actor for callers without a token: the user of this process, with all roles and scopes."""
         name = local_actor().actor_id
         return Actor(name, ROLES, "api", None, SCOPES, None, source_ip, user_agent)
 
 
 @asynccontextmanager
 async def open_service(store: str | None, settings: ServerSettings) -> AsyncGenerator[Service]:
-    """A service on a store. Refuses to be reachable from elsewhere before there is a token."""
+    """Open a service on a store. Raises AUTHN_REQUIRED if it is reachable from elsewhere and has no token yet."""
     engine_settings = EngineSettings(recover=True, workers="all" if settings.steps == "workers" else "named")
     async with open_operations(store, settings=engine_settings) as operations:
         service = Service(operations, settings)
-        if not settings.is_local and not await service.tokens.any():
+        if not settings.is_local and not await service.tokens.has_any():
             raise RunwrightError(
                 ErrorCode.AUTHN_REQUIRED,
-                f"{settings.host} can be reached from elsewhere, and nobody has a token yet. Make one first: "
+                f"{settings.host} is reachable from other machines, and there is no token yet. Create one first: "
                 "runwright token create NAME --role Admin",
             )
-        service.was_open = await service.is_open()
-        works = [asyncio.create_task(work) for work in (keep_audit(service.audit), service.hub.run())]
+        service.was_open_at_start = await service.is_open_to_local_user()
+        tasks = [asyncio.create_task(loop) for loop in (run_audit_writer(service.audit), service.broadcaster.run())]
         try:
             yield service
         finally:
             service.is_closing = True
-            service.hub.close()
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            service.broadcaster.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

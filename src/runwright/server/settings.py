@@ -1,11 +1,11 @@
-"""What runwright.toml says of the server.
+"""Server settings: the table [server] of runwright.toml.
 
 [server]
 host = "127.0.0.1"
 port = 8484
-rate = 500              # requests a second that one caller may send; 0 for any number
-drain = "10s"           # how long steps may go on when the server is asked to stop
-steps = "here"          # or "workers": every step is left to `runwright worker`
+rate = 500              # requests per second of one caller; 0: no limit
+drain = "10s"           # time that running steps have to finish when the server stops
+steps = "here"          # or "workers": all steps are executed by `runwright worker`
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Literal
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.plans.durations import NoDuration, read_duration
+from runwright.plans.durations import InvalidDuration, parse_duration
 from runwright.plans.problems import did_you_mean
-from runwright.results.encoding import MAX_RESULT_BYTES
+from runwright.storage.json_encoding import MAX_RESULT_BYTES
 
-LARGEST_BODY = 2 * 1024 * 1024
-LARGEST_EVENTS = 16 * 1024 * 1024
-LARGEST_OUTCOME = MAX_RESULT_BYTES + 1024 * 1024
-"""What a step came to, and what else there is to say of it."""
-LARGEST_ARTIFACT = 1024 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_EVENTS_BYTES = 16 * 1024 * 1024
+MAX_OUTCOME_BYTES = MAX_RESULT_BYTES + 1024 * 1024
+"""A step's result, with room for its error and artifacts."""
+MAX_ARTIFACT_BYTES = 1024 * 1024 * 1024
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -36,12 +36,13 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     drain: float = 10.0
     steps: Literal["here", "workers"] = "here"
     connections: int = 2048
-    """Requests and streams at a time; whoever comes on top is told to try again."""
+    """Concurrent requests and streams; further ones are answered with 503."""
     header_seconds: float = 10.0
-    """How long a caller may take to say what it wants."""
+    """Time to receive the head of a request."""
     body_seconds: float = 60.0
+    """Time to receive the body of a request."""
     send_seconds: float = 60.0
-    """How long a caller may leave what it asked for unread."""
+    """Time for a caller to read the next part of a stream; then the connection is closed."""
 
     @property
     def is_local(self) -> bool:
@@ -59,24 +60,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_server_settings(table: Mapping[str, Any], **given: Any) -> ServerSettings:
-    """The table, with what the command line says over it."""
+def read_server_settings(table: Mapping[str, Any], **overrides: Any) -> ServerSettings:
+    """Read the table [server]. `overrides` come from the command line and win unless they are None."""
     known = ServerSettings.__struct_encode_fields__
     settings: dict[str, Any] = dict(table)
     for name in settings:
         if name not in known:
-            raise _refused(f"[server] has no {name!r}.{did_you_mean(name, known)}")
+            raise _invalid(f"Unknown field {name!r} in [server].{did_you_mean(name, known)}")
     if isinstance(settings.get("drain"), str):
         try:
-            settings["drain"] = read_duration(settings["drain"])
-        except NoDuration as error:
-            raise _refused(f"[server] drain: {error}") from None
-    settings |= {name: value for name, value in given.items() if value is not None}
+            settings["drain"] = parse_duration(settings["drain"])
+        except InvalidDuration as error:
+            raise _invalid(f"Invalid drain in [server]: {error}") from None
+    settings |= {name: value for name, value in overrides.items() if value is not None}
     try:
         return msgspec.convert(settings, ServerSettings)
     except msgspec.ValidationError as error:
-        raise _refused(f"[server]: {error}.") from None
+        raise _invalid(f"Invalid [server]: {error}.") from None
 
 
-def _refused(sentence: str) -> RunwrightError:
-    return RunwrightError(ErrorCode.INVALID_ARGUMENT, f"runwright.toml: {sentence}")
+def _invalid(message: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.INVALID_ARGUMENT, f"runwright.toml: {message}")

@@ -1,4 +1,9 @@
-"""A kit to test plans with: no tools, no waiting, the same engine.
+"""Test kit for plans: the real engine on a memory store, with scripted step results and virtual time.
+
+app.py      PlayApp, PlayedRun, open and replay      script.py   scripted results, failures and answers
+history.py  the history of a run as comparable lines  clock.py    event loop and clock with virtual time
+
+The same script always produces the same events: ids are seeded, and time advances only when the loop is idle.
 
 from runwright import testing
 

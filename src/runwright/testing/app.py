@@ -1,4 +1,4 @@
-"""The app for tests: the real engine on a store in memory, with a script instead of tools and time that jumps."""
+"""The app for tests: the real engine on a memory store, with a script instead of tools and virtual time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from runwright.auth.roles import Actor
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
@@ -19,25 +20,26 @@ from runwright.contract.paths import parse_path
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.timestamps import to_micros
-from runwright.control.access import Actor
-from runwright.control.operations import AnyPlan, Operations
-from runwright.control.signals import SignalDecision
+from runwright.control.operations import Operations
+from runwright.control.plan_loader import AnyPlan
+from runwright.control.signal_rules import SignalDecision
 from runwright.control.subruns import SubRuns
-from runwright.core.reading import read_payload
-from runwright.flows.plans import PlanFunction
+from runwright.core.fold.payload_reader import read_payload
+from runwright.flows.plan_function import PlanFunction
 from runwright.log.memory import MemoryLog
-from runwright.plans.durations import read_duration
-from runwright.plans.known import SUB_PLAN, hash_in, known
+from runwright.plans.durations import parse_duration
+from runwright.plans.registry import SUB_PLAN, find_registered, hash_from_ref
 from runwright.plans.store import PlanStore
-from runwright.results.steplogs import StepLogs
-from runwright.results.tiers import in_memory
-from runwright.results.values import ValuesWithLog
-from runwright.runtimes.engine import Engine
-from runwright.runtimes.executor import Outcome, Work
-from runwright.runtimes.executor_work import carry_out
+from runwright.runtimes.embedded.engine import Engine
+from runwright.runtimes.executor.executor import Outcome, Work
+from runwright.runtimes.executor.work import run_tool
 from runwright.runtimes.mock import MockExecutor
+from runwright.runtimes.protocols import Execution
+from runwright.runtimes.services import RunServices
 from runwright.runtimes.settings import EngineSettings
-from runwright.runtimes.work import Execution
+from runwright.storage.output.files import StepLogs
+from runwright.storage.tiers import in_memory_tiers
+from runwright.storage.values import LogValueBackend
 from runwright.tools.registry import all_tools
 
 from .clock import SeededIds, VirtualClock, VirtualLoop
@@ -56,8 +58,8 @@ class PlayedRun:
         self.run_id = run_id
 
     def wait(self, timeout: float | str | None = None) -> RunSnapshot:
-        """Play on until the run has ended, or so much of its own time is over; the run as it then is."""
-        seconds = None if timeout is None else read_duration(timeout)
+        """Run until the run has ended, or `timeout` of virtual time has passed; return its snapshot."""
+        seconds = None if timeout is None else parse_duration(timeout)
         return self._app.play(self._app.operations.wait(self.run_id, seconds))
 
     def snapshot(self) -> RunSnapshot:
@@ -65,8 +67,8 @@ class PlayedRun:
 
     def result(self, step_id: str | None = None) -> Any:
         operations = self._app.operations
-        work = operations.run_result(self.run_id) if step_id is None else operations.result(self.run_id, step_id)
-        value = self._app.play(work)
+        reading = operations.run_result(self.run_id) if step_id is None else operations.result(self.run_id, step_id)
+        value = self._app.play(reading)
         return self._plan.typed(step_id, value) if isinstance(self._plan, PlanFunction) else value
 
     def signal(
@@ -79,37 +81,37 @@ class PlayedRun:
 
     @property
     def took(self) -> float:
-        """Seconds of the run's own time between its first and its last event."""
+        """Virtual time between the first and the last event, in seconds."""
         events = self.events()
         return (to_micros(events[-1].emitted_at) - to_micros(events[0].emitted_at)) / 1e6
 
     def history(self) -> list[str]:
-        """What happened, a line an event, without ids and times."""
+        """Return a line per event, without ids and times."""
         return lines_of(self.events())
 
     def assert_history(self, expected: str | Path | Sequence[str]) -> None:
-        """Fail unless this is what happened: lines, or a file of lines (see `history`)."""
+        """Raise AssertionError unless the history equals these lines, or the lines of a file (see `history`)."""
         compare(self.history(), expected)
 
     def assert_happened(self, *lines: str) -> None:
-        """Fail unless these lines are in the history, in this order, with others in between."""
+        """Raise AssertionError unless the history contains these lines in this order. Others may be in between."""
         history = iter(self.history())
         for line in lines:
             if line not in history:
-                told = "\n  ".join(self.history())
-                raise AssertionError(f"{line!r} did not happen, or not in this order:\n  {told}")
+                actual = "\n  ".join(self.history())
+                raise AssertionError(f"{line!r} not found in the history, or not in this order:\n  {actual}")
 
 
 class PlayApp:
-    """`with testing.open({"extract": [1, 2, 3]}) as app:`"""
+    """An engine for tests: `with testing.open({"extract": [1, 2, 3]}) as app:`."""
 
     def __init__(self, steps: Script | None = None, *, real: bool = False) -> None:
         self._script: Script = steps or {}
         self._real = real
         self.loop = VirtualLoop()
         self._folder = tempfile.TemporaryDirectory()
-        self._refused: str | None = None  # why an answer of the script was
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._rejection: str | None = None  # Reason for which a scripted answer was rejected.
+        self._background: set[asyncio.Task[Any]] = set()
         self.operations = self.play(self._open())
 
     def __enter__(self) -> Self:
@@ -126,14 +128,15 @@ class PlayApp:
         self, plan: AnyPlan, /, *, params: dict[str, Any] | None = None, run_id: str | None = None, **more: Any
     ) -> PlayedRun:
         """Start a run of a plan: a function with @rw.plan, a file, or a dict."""
-        given = {**(params or {}), **more}
-        given = plan.params(given) if isinstance(plan, PlanFunction) else given
-        self._check(plan)
+        params = {**(params or {}), **more}
+        params = plan.params(params) if isinstance(plan, PlanFunction) else params
+        self._check_script(plan)
         loaded = self.operations.load(plan)
-        return PlayedRun(self, self.play(self.operations.start(loaded, params=given, run_id=run_id)), plan)
+        return PlayedRun(self, self.play(self.operations.start(loaded, params=params, run_id=run_id)), plan)
 
-    def play(self, work: Coroutine[Any, Any, T]) -> T:
-        task = self.loop.create_task(work)
+    def play(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the virtual loop. Raises AssertionError if nothing can happen any more."""
+        task = self.loop.create_task(coroutine)
         self.loop.stalled = False
         try:
             return self.loop.run_until_complete(task)
@@ -141,79 +144,79 @@ class PlayApp:
             if not self.loop.stalled:
                 raise
             task.cancel()
-            raise self._nobody_acts() from None
+            raise self._stalled_error() from None
 
-    def _check(self, plan: AnyPlan) -> None:
-        """A script for a step that the plan does not have is a mistake."""
+    def _check_script(self, plan: AnyPlan) -> None:
+        """Raise STEP_NOT_FOUND if the script names a step that the plan does not have."""
         steps = _step_ids(self.operations.load(plan))
         for path in self._script:
             if _owner(path) not in steps:
-                raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The script has {path!r}; the plan has no such step.")
+                raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"Step {path!r} of the script not found in the plan.")
 
     # The engine
 
     async def _open(self) -> Operations:
         clock, ids = VirtualClock(self.loop), SeededIds(random.Random(7))  # noqa: S311 - not for secrets
         self._log = MemoryLog(clock=clock, ids=ids)
-        self._executor = MockExecutor(self._play_step)
+        self._executor = MockExecutor(self._execute_step)
         await self._log.open()
-        self._engine = Engine(
+        services = RunServices(
             self._log,
             self._executor,
             all_tools(),
             PlanStore(self._log),
-            ValuesWithLog(self._log),
+            LogValueBackend(self._log),
             StepLogs(Path(self._folder.name), now=clock.now),
-            "test",
             EngineSettings(alone=True),
             provider="mock",
-            tiers=in_memory(clock.now),
+            tiers=in_memory_tiers(clock.now),
         )
+        self._engine = Engine(services, "test")
         await self._engine.open()
-        self._errands.add(asyncio.create_task(self._answer()))
+        self._background.add(asyncio.create_task(self._answer_requests()))
         operations = Operations(self._log, self._engine, Actor("tester", ("Admin",), "test"))
-        self._engine.sub_runs = _PlayedSubRuns(operations, self._script, self._executor)
+        self._engine.services.sub_runs = _ScriptedSubRuns(operations, self._script, self._executor)
         return operations
 
     async def _close(self) -> None:
-        for task in self._errands:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._errands, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._engine.close()
         await self._log.close()
 
-    def _play_step(self, work: Work) -> tuple[Outcome, float]:
+    def _execute_step(self, work: Work) -> tuple[Outcome, float]:
         path, attempt = work.context.step_id, work.context.attempt
-        known = path in self._script or work.step.step_id in self._script
-        if self._real and not known:
-            return _carried_out(work), 0.0
+        is_scripted = path in self._script or work.step.step_id in self._script
+        if self._real and not is_scripted:
+            return _execute(work), 0.0
         return outcome_of(scripted(self._script, path, work.step.step_id, attempt), work)
 
-    # Those who answer
+    # Answers of the script
 
-    async def _answer(self) -> None:
-        """Answer what steps ask, as the script says."""
+    async def _answer_requests(self) -> None:
+        """Send the scripted answers to approvals and event waits as their events appear."""
         cursor: str | None = None
         while True:
             page = await self._log.read_all(cursor)
             cursor = page.cursor
             for record in page.records:
-                entry = self._answer_to(record)
+                entry = self._scripted_answer(record)
                 if entry is not None:
-                    task = asyncio.create_task(self._give(record, entry))
-                    self._errands.add(task)
-                    task.add_done_callback(self._errands.discard)
+                    task = asyncio.create_task(self._send_answer(record, entry))
+                    self._background.add(task)
+                    task.add_done_callback(self._background.discard)
             if not page.records:
-                await self._log.wait_for_news()
+                await self._log.wait_for_events()
 
-    def _answer_to(self, record: RunEventRecord) -> Answer | None:
+    def _scripted_answer(self, record: RunEventRecord) -> Answer | None:
         if record.event_type not in ("ApprovalRequested", "StepDelayed") or record.step_id is None:
             return None
         entry = scripted(self._script, record.step_id, record.step_id, record.logical_attempt_id)
         return entry if isinstance(entry, Approves | Denies | Sends) else None
 
-    async def _give(self, record: RunEventRecord, entry: Answer) -> None:
-        await asyncio.sleep(read_duration(entry.after))
+    async def _send_answer(self, record: RunEventRecord, entry: Answer) -> None:
+        await asyncio.sleep(parse_duration(entry.after))
         if isinstance(entry, Sends):
             delayed = read_payload(payloads.StepDelayed, record)
             content = {"name": delayed.event, "payload": entry.payload, **({"key": delayed.key} if delayed.key else {})}
@@ -226,19 +229,19 @@ class PlayApp:
         answer = {} if entry.answer is None else {"answer": entry.answer}
         decision = await actor.signal(record.run_id, "APPROVE", {"stepId": record.step_id, **answer})
         if decision.decision != "ACCEPTED":
-            self._refused = decision.reason
+            self._rejection = decision.reason
 
-    def _nobody_acts(self) -> AssertionError:
-        if self._refused is not None:
-            return AssertionError(f"An answer of the script was refused: {self._refused}")
+    def _stalled_error(self) -> AssertionError:
+        if self._rejection is not None:
+            return AssertionError(f"A scripted answer was rejected: {self._rejection}")
         return AssertionError(
-            "The run waits for something that nobody does: an approval, an event, or a signal. "
+            "The run waits forever for an approval, an event or a signal. "
             "Script it (testing.Approves, testing.Sends), or send it with run.signal(...)."
         )
 
 
-class _PlayedSubRuns(SubRuns):
-    """Runs of other plans are played too, unless the script says what their step gives."""
+class _ScriptedSubRuns(SubRuns):
+    """Sub-runs on the same engine, unless the script has the outcome of their step."""
 
     def __init__(self, operations: Operations, script: Script, executor: MockExecutor) -> None:
         super().__init__(operations)
@@ -252,46 +255,46 @@ class _PlayedSubRuns(SubRuns):
 
 
 def _owner(path: str) -> str:
-    """The step that a path of a script is about, or the task of a playbook's step."""
-    place = parse_path(path)
-    if place is None:
+    """Return the step of a script's path, or the task of a playbook step."""
+    entity = parse_path(path)
+    if entity is None:
         return path
-    return place.step if place.task is None else f"{place.step}/{place.task}"
+    return entity.step if entity.task is None else f"{entity.step}/{entity.task}"
 
 
 def _step_ids(plan: ExecutionPlan) -> set[str]:
-    """The steps of a plan, the tasks of its pipelines, and the same of plans that steps of it are runs of."""
+    """Return the steps of a plan, the tasks of its pipelines, and those of its sub-plans."""
     found = {step.step_id for step in plan.steps}
     for step in plan.steps:
         if step.route is not None:
             found |= {f"{step.step_id}/{task.label}" for task in step.route.tasks}
-        read = known(hash_in(str(step.inputs.get("ref")))) if step.kind == SUB_PLAN else None
-        if read is not None:
-            found |= _step_ids(read.plan)
+        sub_plan = find_registered(hash_from_ref(str(step.inputs.get("ref")))) if step.kind == SUB_PLAN else None
+        if sub_plan is not None:
+            found |= _step_ids(sub_plan.plan)
     return found
 
 
-def _carried_out(work: Work) -> Outcome:
-    """Do what the step does, here and now."""
-    outcome = carry_out(work)
+def _execute(work: Work) -> Outcome:
+    """Execute a step synchronously."""
+    outcome = run_tool(work)
     if isinstance(outcome, Outcome):
         return outcome
     close = getattr(outcome, "close", None)
     if close is not None:
         close()
-    return outcome_of(Fails("NOT_PLAYED", "Coroutines are not carried out in a test. Script the step."), work)[0]
+    return outcome_of(Fails("NOT_PLAYED", "Coroutines cannot be executed in a test. Script the step."), work)[0]
 
 
 def open(steps: Script | None = None, *, real: bool = False) -> PlayApp:  # noqa: A001 - `testing.open()` reads best
-    """The app for tests. `steps` says what each step gives; others give null, or with `real` are carried out."""
+    """Open an app for tests. `steps` scripts outcomes; other steps return null, or with `real` are executed."""
     return PlayApp(steps, real=real)
 
 
 def replay(history: str | Path, plan: AnyPlan) -> None:
-    """Play a plan with what a recorded run's steps gave, and fail unless the same happens again.
+    """Run a plan with the step results of a recorded run. Raises AssertionError if the history differs.
 
-    `history` is what `runwright export RUN` writes. Keep some in a test, and it tells when a change of the plan would
-    have changed a run.
+    `history` is a file written by `runwright export RUN`. A test that replays it fails when a change of the plan would
+    have changed that run.
     """
     records = [_record(line) for line in Path(history).read_text().splitlines() if line.strip()]
     queued = next((record for record in records if record.event_type == "RunQueued"), None)
@@ -300,19 +303,20 @@ def replay(history: str | Path, plan: AnyPlan) -> None:
         run = app.start(plan, params=params)
         run.wait()
         played, recorded = run.history(), lines_of(records)
-        compare([line for line in played if _told(line)], [line for line in recorded if _told(line)])
+        compare([line for line in played if _is_compared(line)], [line for line in recorded if _is_compared(line)])
 
 
 def _record(line: str) -> RunEventRecord:
     return msgspec.json.decode(line, type=RunEventRecord)
 
 
-def _told(line: str) -> bool:
+def _is_compared(line: str) -> bool:
+    """Return False for signals and checkpoints, which a replay does not reproduce."""
     return not line.startswith(("Signal", "CheckpointWritten"))
 
 
 def _script_of(records: Sequence[RunEventRecord]) -> Mapping[str, Any]:
-    """What each step gave, attempt by attempt."""
+    """Return the outcomes of each step, by attempt."""
     script: dict[str, list[Any]] = {}
     for record in records:
         payload, path = record.payload or {}, record.step_id or ""

@@ -1,4 +1,4 @@
-"""Time that only passes when nothing else is to be done: three days of waiting take no time at all."""
+"""Virtual time: it advances only while the event loop is idle, so that waiting for three days takes no real time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 BEGIN = 1_780_000_000_000_000
-"""When played runs begin, in microseconds since 1970."""
+"""Start of virtual time, in microseconds since 1970."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while there is work, and jumps to the next alarm when there is none."""
+    """An event loop whose time jumps to the next timer when no callback is ready and no thread is running."""
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual = 0.0
         self._in_threads = 0
         self.stalled = False
-        """Nothing is to be done, and no alarm is set: nothing will ever happen."""
+        """Set when no callback is ready and no timer is scheduled: the loop would wait forever."""
 
     def time(self) -> float:
         return self._virtual
@@ -37,7 +37,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._in_threads -= 1
 
     def _run_once(self) -> None:
-        ready: Any = getattr(self, "_ready")  # noqa: B009 - asyncio has no public way to ask
+        ready: Any = getattr(self, "_ready")  # noqa: B009 - asyncio has no public accessor
         scheduled: Any = getattr(self, "_scheduled")  # noqa: B009
         if not ready and not self._in_threads:
             if scheduled:
@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualClock:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.offset = 0  # a wall clock may be set
+        self.offset = 0  # Microseconds; simulates a change of the wall clock.
 
     def now(self) -> int:
         return BEGIN + self.offset + int(self._loop.time() * 1e6)
@@ -64,13 +64,13 @@ class VirtualClock:
 
 
 class SeededIds:
-    """The same ids in every play."""
+    """Ids from a seeded generator: the same in every test run."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    def __init__(self, generator: random.Random) -> None:
+        self._generator = generator
 
     def run_id(self) -> str:
         return self.event_id()
 
     def event_id(self) -> str:
-        return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+        return str(uuid.UUID(int=self._generator.getrandbits(128), version=4))

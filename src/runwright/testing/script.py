@@ -1,4 +1,4 @@
-"""What the steps of a played run give back, instead of being carried out."""
+"""Scripted outcomes of steps, which are used instead of executing them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, cast
 import msgspec
 
 from runwright.contract.refs import ErrorInfo
-from runwright.plans.durations import read_duration
-from runwright.results.encoding import encode_result
-from runwright.runtimes.executor import Outcome, Work
+from runwright.plans.durations import parse_duration
+from runwright.runtimes.executor.executor import Outcome, Work
+from runwright.storage.json_encoding import encode_result
 
 Duration = str | float
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A step's result, and how long the step took."""
+    """The step succeeds with this result, after this time."""
 
     value: Any = None
     took: Duration = 0.0
@@ -26,13 +26,13 @@ class Fails(msgspec.Struct, frozen=True):
     """The attempt fails."""
 
     code: str = "SCRIPTED"
-    message: str = "The script says so."
+    message: str = "Scripted failure."
     retryable: bool = True
     took: Duration = 0.0
 
 
 class Approves(msgspec.Struct, frozen=True):
-    """Somebody says yes to what the step asks."""
+    """The step's approval is granted."""
 
     answer: dict[str, Any] | None = None
     after: Duration = 0.0
@@ -40,7 +40,7 @@ class Approves(msgspec.Struct, frozen=True):
 
 
 class Denies(msgspec.Struct, frozen=True):
-    """Somebody says no."""
+    """The step's approval is denied."""
 
     reason: str | None = None
     after: Duration = 0.0
@@ -48,7 +48,7 @@ class Denies(msgspec.Struct, frozen=True):
 
 
 class Sends(msgspec.Struct, frozen=True):
-    """Somebody sends the event that the step waits for."""
+    """The external event that the step waits for is delivered."""
 
     payload: Any = None
     after: Duration = 0.0
@@ -56,12 +56,12 @@ class Sends(msgspec.Struct, frozen=True):
 
 Answer = Approves | Denies | Sends
 Script = Mapping[str, Any]
-"""By step, or by iteration (`load[2]`): a result, one of the above, a function of the step's inputs, or a list of
-these, one for each attempt; the last holds for all that follow."""
+"""Outcomes by step or iteration (`load[2]`): a result, one of the classes above, a function of the step's inputs, or a
+list of these, one for each attempt; the last one also applies to later attempts."""
 
 
 def scripted(script: Script, path: str, step_id: str, attempt: int) -> Any:
-    """What the script says of an attempt; `None`, that is a result of null, where it says nothing."""
+    """Return the script's entry for an attempt; None, which means a null result, if there is none."""
     entry = script[path] if path in script else script.get(step_id)
     if isinstance(entry, list):
         entries = cast("list[Any]", entry)
@@ -70,7 +70,7 @@ def scripted(script: Script, path: str, step_id: str, attempt: int) -> Any:
 
 
 def outcome_of(entry: Any, work: Work) -> tuple[Outcome, float]:
-    """How an attempt ends, and after how many seconds."""
+    """Return the outcome of an attempt, and its duration in seconds."""
     if callable(entry):
         try:
             entry = entry(**_arguments(work.inputs))
@@ -78,14 +78,14 @@ def outcome_of(entry: Any, work: Work) -> tuple[Outcome, float]:
             entry = Fails("STEP_RAISED", f"{type(error).__name__}: {error}")
     if isinstance(entry, Fails):
         error = ErrorInfo(entry.code, entry.message, entry.retryable, "user")
-        return Outcome(error=error), read_duration(entry.took)
+        return Outcome(error=error), parse_duration(entry.took)
     if isinstance(entry, Result):
-        return Outcome(encode_result(entry.value)), read_duration(entry.took)
+        return Outcome(encode_result(entry.value)), parse_duration(entry.took)
     return Outcome(encode_result(entry)), 0.0
 
 
 def _arguments(inputs: Any) -> dict[str, Any]:
-    """A Python step's arguments; of another kind, all its inputs."""
-    given: dict[str, Any] = msgspec.structs.asdict(inputs)
-    arguments: Any = given.get("args")
-    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else given
+    """Return the arguments of a Python step; for other kinds of step, all inputs."""
+    fields: dict[str, Any] = msgspec.structs.asdict(inputs)
+    arguments: Any = fields.get("args")
+    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else fields

@@ -1,4 +1,4 @@
-"""A step that keeps a file as an artifact, or fetches one."""
+"""The artifact step: stores a file as an artifact, or fetches one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from runwright.contract.plan import Step
 
-from .base import Lane, StepContext, StepError
+from .base import Lane, StepContext, invalid_input
 
 
 class ArtifactInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -24,15 +24,15 @@ class ArtifactTool:
     main_input = None
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
-        return _trouble(inputs)
+        return _problem(inputs)
 
     def lane(self, inputs: ArtifactInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.THREAD
 
     def run(self, inputs: ArtifactInputs, context: StepContext) -> Any:
-        trouble = _trouble({name: value for name, value in msgspec.structs.asdict(inputs).items() if value is not None})
-        if trouble is not None:
-            raise StepError("INVALID_INPUT", trouble, retryable=False)
+        problem = _problem({name: value for name, value in msgspec.structs.asdict(inputs).items() if value is not None})
+        if problem is not None:
+            raise invalid_input(problem)
         if inputs.put is not None:
             return context.keep(inputs.put, inputs.kind)
         assert inputs.get is not None
@@ -40,11 +40,11 @@ class ArtifactTool:
         return {"path": inputs.to, "sizeBytes": context.fetch(inputs.get, inputs.to)}
 
 
-def _trouble(inputs: dict[str, Any]) -> str | None:
+def _problem(inputs: dict[str, Any]) -> str | None:
     if ("put" in inputs) == ("get" in inputs):
-        return "Give `put`, a file to keep, or `get`, an artifact to fetch."
+        return "Set exactly one of `put` (a file to store) and `get` (an artifact to fetch)."
     if "get" in inputs and "to" not in inputs:
-        return "`get` needs `to`: the file to write."
+        return "`get` requires `to`, the file to write."
     if "put" in inputs and "to" in inputs:
-        return "`to` belongs to `get`."
+        return "`to` requires `get`."
     return None

@@ -1,4 +1,4 @@
-"""What a tool is: a kind of step. One file each; a tool knows nothing of runs, logs or plans."""
+"""The Tool protocol: one kind of step. A tool knows nothing of runs, logs or plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,22 +20,22 @@ from runwright.contract.refs import ArtifactRef
 class Lane(StrEnum):
     """Where a tool's code runs."""
 
-    INLINE = "inline"  # at once, in the driver: for what takes no time
-    TIMER = "timer"  # nowhere: the driver completes the step when its time has come
-    ASK = "ask"  # nowhere: the driver completes the step when somebody answers, or an event comes
-    RUN = "run"  # it is a run of its own; the driver completes the step when that has ended
-    TOOL_LOOP = "tool loop"  # a coroutine of ours, on a loop that no user code can block
-    STEP_LOOP = "step loop"  # a coroutine of the user's, on the loop for such
+    INLINE = "inline"  # immediately, in the driver: for tools that take no time
+    TIMER = "timer"  # no code runs: the driver completes the step when it is due
+    ASK = "ask"  # no code runs: the driver completes the step on a decision or an external event
+    RUN = "run"  # the step is a child run; the driver completes the step when that run ends
+    TOOL_LOOP = "tool loop"  # a coroutine of ours, on an event loop that no user code can block
+    STEP_LOOP = "step loop"  # a coroutine of the user, on the event loop for user code
     THREAD = "thread"
     PROCESS = "process"
 
 
-RAISED = "STEP_RAISED"
-"""The code of a step whose code raised something of its own."""
+STEP_RAISED = "STEP_RAISED"
+"""Error code of a step whose code raised an exception other than StepError."""
 
 
 class StepError(Exception):
-    """Raised by a step to say how it failed. Any other exception counts as retryable."""
+    """Raised by a step to specify its error. Any other exception counts as retryable."""
 
     def __init__(
         self, code: str, message: str, *, retryable: bool = True, category: str = "user", **facts: Any
@@ -48,20 +48,25 @@ class StepError(Exception):
         self.facts = facts
 
 
-class ArtifactShelf(Protocol):
-    """Where a step's artifacts go, and where it finds those of others."""
+def invalid_input(detail: str) -> StepError:
+    """Create the error of inputs that are invalid after evaluation."""
+    return StepError("INVALID_INPUT", detail, retryable=False)
 
-    def keep(self, source: Path | bytes, kind: str) -> ArtifactRef: ...
+
+class StepArtifacts(Protocol):
+    """Access of one step to the artifact store."""
+
+    def store(self, source: Path | bytes, kind: str) -> ArtifactRef: ...
 
     def fetch(self, ref: ArtifactRef | str, target: Path) -> int: ...
 
 
-def _nothing() -> None:
-    """Nothing is to be done."""
+def _do_nothing() -> None:
+    """Default of `end_output`."""
 
 
 class StepContext:
-    """What a running step knows of itself, and what it can ask for. `rw.current_step()` gives it."""
+    """Identity and services of a running step. Returned by `rw.current_step()`."""
 
     def __init__(
         self,
@@ -73,9 +78,9 @@ class StepContext:
         restored: Any = None,
         write: Callable[[str, bytes], None],
         save: Callable[[Any], None],
-        end_output: Callable[[], None] = _nothing,
+        end_output: Callable[[], None] = _do_nothing,
         secrets: Mapping[str, str] | None = None,
-        artifacts: ArtifactShelf | None = None,
+        artifacts: StepArtifacts | None = None,
         iteration: dict[str, Any] | None = None,
         workload: dict[str, Any] | None = None,
         resolve: Callable[[Any], Any] | None = None,
@@ -84,26 +89,26 @@ class StepContext:
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
         self.attempt = attempt
         self.engine_attempt = engine_attempt
-        self.restored = restored  # what this step last handed to `checkpoint`, if it ran before
-        self.grace = 5.0  # seconds between being asked to stop and being stopped by force
+        self.restored = restored  # the last checkpoint, if the step is re-executed
+        self.grace = 5.0  # seconds between the request to stop and being killed
         self.write = write  # (stream, bytes): output for the step's log
-        self.end_output = end_output  # called where the step ran, before anybody is told that it ended
-        self.secrets: Mapping[str, str] = secrets or {}  # those that the step names, by name
-        self.iteration = iteration  # of a playbook's loop, as its expressions see it
-        self.workload = workload  # the parameters of the run, where the step is a run itself
-        self.resolve = resolve  # of a playbook: from the reference of a task's result to the result
+        self.end_output = end_output  # called where the step ran, before its end is reported
+        self.secrets: Mapping[str, str] = secrets or {}  # the secrets that the step names, by name
+        self.iteration = iteration  # of a playbook loop, as its expressions see it
+        self.workload = workload  # the parameters of the run, if the step is a child run
+        self.resolve = resolve  # in playbooks: loads a task's result by its reference
         self._save = save
         self._artifacts = artifacts
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when the step should stop. Made when it is first asked for: most steps end without."""
+        """Set when the step should stop. Created on first access, because most steps never use it."""
         event: threading.Event | None = self.__dict__.get("_cancelled")
         return self.__dict__.setdefault("_cancelled", threading.Event()) if event is None else event
 
     @property
     def listens(self) -> bool:
-        """Whether anybody has asked for `cancelled`. A step that never did cannot stop by itself."""
+        """Whether `cancelled` was ever accessed. A step that never did cannot stop by itself."""
         return "_cancelled" in self.__dict__
 
     @property
@@ -113,29 +118,29 @@ class StepContext:
 
     @property
     def idempotency_token(self) -> str:
-        """The same again when the attempt is run anew after a crash."""
+        """A token that is the same when the attempt is repeated after a crash."""
         return sha256(f"{self.run_id}|{self.step_id}|{self.attempt}".encode()).hexdigest()
 
     def checkpoint(self, state: Any) -> None:
-        """Keep a mark of progress. Once this returns it is durable, and `restored` if the step runs again."""
+        """Persist a checkpoint. Durable on return; passed as `restored` if the step is re-executed."""
         self._save(state)
 
-    def keep(self, source: str | Path | bytes, kind: str = "file") -> ArtifactRef:
-        """Keep a file, or bytes, as an artifact of this step. Give the reference back, and others can fetch it."""
-        return self._shelf().keep(source if isinstance(source, bytes) else Path(source), kind)
+    def keep(self, source: str | Path | bytes, kind: str = "file") -> ArtifactRef:  # public name; prose: quoted
+        """Store a file, or bytes, as an artifact of this step. Other steps can fetch it by the returned reference."""
+        return self._artifact_access().store(source if isinstance(source, bytes) else Path(source), kind)
 
     def fetch(self, ref: ArtifactRef | Mapping[str, Any] | str, target: str | Path) -> int:
-        """Write an artifact to a file, checked against its hash; gives back its size."""
-        wanted = msgspec.convert(ref, ArtifactRef) if isinstance(ref, Mapping) else ref
-        return self._shelf().fetch(wanted, Path(target))
+        """Write an artifact to a file, verified against its hash, and return its size."""
+        artifact = msgspec.convert(ref, ArtifactRef) if isinstance(ref, Mapping) else ref
+        return self._artifact_access().fetch(artifact, Path(target))
 
-    def _shelf(self) -> ArtifactShelf:
+    def _artifact_access(self) -> StepArtifacts:
         if self._artifacts is None:
-            raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, "There is no store for artifacts here.")
+            raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, "No artifact store is configured.")
         return self._artifacts
 
     def environment(self) -> dict[str, str]:
-        """What every process that belongs to the step is given."""
+        """Return the environment variables of every process of the step."""
         return {
             "RUNWRIGHT_RUN_ID": self.run_id,
             "RUNWRIGHT_STEP_ID": self.step_id,
@@ -149,15 +154,17 @@ _current: ContextVar[StepContext | None] = ContextVar("runwright_step", default=
 
 
 def current_step() -> StepContext:
-    """The step that this code runs in."""
+    """Return the step that is running this code. Raises INVALID_ARGUMENT outside of a step."""
     context = _current.get()
     if context is None:
-        raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "No step is running here. Call this from a step's own code.")
+        raise RunwrightError(
+            ErrorCode.INVALID_ARGUMENT, "No step is running. Call current_step() from the code of a step."
+        )
     return context
 
 
 def running_step() -> StepContext | None:
-    """The step that this code runs in, if it runs in one."""
+    """Return the step that is running this code, None outside of a step."""
     return _current.get()
 
 
@@ -165,15 +172,15 @@ def enter_step(context: StepContext | None) -> None:
     _current.set(context)
 
 
-def is_open(value: Any) -> bool:
-    """Whether an input is only known once the run is under way: it holds an expression, or names a secret."""
+def is_unresolved(value: Any) -> bool:
+    """Whether an input is only known during the run: it contains an expression or names a secret."""
     if isinstance(value, str):
         return "{{" in value
     return isinstance(value, dict) and set(value) == {"secret"}  # pyright: ignore[reportUnknownArgumentType]
 
 
 class Tool(Protocol):
-    """A kind of step. `inputs` is the type that its `with` must fit, before and after expressions are filled in."""
+    """A kind of step. `inputs` is the type of its `with`, before and after the evaluation of expressions."""
 
     @property
     def kind(self) -> str: ...
@@ -183,18 +190,38 @@ class Tool(Protocol):
 
     @property
     def main_input(self) -> str | None:
-        """The input that `<kind>: value` sets where the value is not a mapping."""
+        """The input that `<kind>: value` sets if the value is not a mapping."""
         ...
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
-        """What is wrong with these inputs beyond their types, as a sentence; asked before anything runs.
-        Values may still be expressions."""
+        """Return a sentence about a problem of these inputs beyond their types, None if there is none.
+
+        Called before anything runs; values may still be expressions.
+        """
         ...
 
     def lane(self, inputs: Any, step: Step) -> Lane:
-        """Where it runs, given its filled-in inputs."""
+        """Return where the step runs, given its evaluated inputs."""
         ...
 
     def run(self, inputs: Any, context: StepContext) -> Any:
-        """Do it: a coroutine on a loop, a plain call elsewhere. What it gives back is the step's result."""
+        """Execute the step and return its result: a coroutine on the loop lanes, a plain call elsewhere."""
+        ...
+
+
+@runtime_checkable
+class TimerTool(Protocol):
+    """A tool on Lane.TIMER."""
+
+    def due_at(self, inputs: Any, now_micros: int) -> int:
+        """Return when a step that starts now is complete, in microseconds since 1970."""
+        ...
+
+
+@runtime_checkable
+class ApprovalTool(Protocol):
+    """A tool on Lane.ASK: its step waits for a decision or an external event."""
+
+    def question(self, inputs: Any, expires_at: str | None) -> tuple[str, msgspec.Struct]:
+        """Return type and payload of the event that records what the step waits for."""
         ...

@@ -1,4 +1,4 @@
-"""A step that calls an address on the web."""
+"""The http step: sends one HTTP request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runwright.contract.plan import Step
-from runwright.contract.playbook import HTTP_IDLE
-from runwright.plans.durations import read_duration
+from runwright.contract.playbook import HTTP_IDLE_TIMEOUT
+from runwright.plans.durations import parse_duration
 
-from .base import Lane, StepContext, StepError, is_open
-from .pooled import pooled
+from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
+from .connection_cache import get_cached
 
 if TYPE_CHECKING:
     import httpx
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 CONNECT_SECONDS = 10.0
-CONNECTIONS = 100
-MOST_REDIRECTS = 10
-LONGEST_RETRY_AFTER = 24 * 3600.0
+MAX_CONNECTIONS = 100
+MAX_REDIRECTS = 10
+MAX_RETRY_AFTER = 24 * 3600.0
 
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be others next time."""
+RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of temporary conditions."""
 
-_UNTOLD = frozenset({"set-cookie", "set-cookie2"})
-"""Response headers that carry credentials: they do not become part of the result."""
+_CREDENTIAL_HEADERS = frozenset({"set-cookie", "set-cookie2"})
+"""Response headers that are left out of the result."""
 
 
 class HttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -49,8 +49,8 @@ class HttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     json: Any = msgspec.UNSET
     body: str | None = None
     expect: int | str | list[Any] = "2xx"
-    idle_timeout: str | float = HTTP_IDLE
-    max_bytes: int = MOST_BYTES
+    idle_timeout: str | float = HTTP_IDLE_TIMEOUT
+    max_bytes: int = MAX_BYTES
 
 
 class HttpTool:
@@ -59,12 +59,12 @@ class HttpTool:
     main_input = "url"
 
     def __init__(self, allowed: list[str] | None = None) -> None:
-        self._allowed = allowed  # patterns for `host` or `host:port`; None: anything
+        self._allowed = allowed  # patterns for `host` or `host:port`; None: all hosts
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
         if find_spec("httpx") is None:
-            return "This installation cannot call addresses: install `runwright[http]`."
-        return _trouble(inputs)
+            return "HTTP steps require `runwright[http]`. Install it."
+        return _problem(inputs)
 
     def lane(self, inputs: HttpInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.TOOL_LOOP
@@ -72,50 +72,49 @@ class HttpTool:
     async def run(self, inputs: HttpInputs, context: StepContext) -> Any:
         import httpx
 
-        given = cast("dict[str, Any]", msgspec.to_builtins(inputs))
-        if (trouble := _trouble(given)) is not None:
-            raise _bad(trouble)
-        client = pooled((HttpTool, id(self)), self._client, lambda client: client.aclose())
+        if (problem := _problem(cast("dict[str, Any]", msgspec.to_builtins(inputs)))) is not None:
+            raise invalid_input(problem)
+        client = get_cached((HttpTool, id(self)), self._client, lambda client: client.aclose())
         try:
             request = client.build_request(
                 inputs.method.upper(),
                 httpx.URL(inputs.url).copy_merge_params(_query(inputs.query)),
-                headers=_headers(inputs, context),
+                headers=_request_headers(inputs, context),
                 content=None if inputs.body is None else inputs.body.encode(),
                 json=None if inputs.json is msgspec.UNSET else inputs.json,
-                # Waiting for a connection of ours to be free is nobody's fault; the step's own timeout bounds it.
+                # No limit on waiting for a free connection of the pool: the timeout of the step bounds it.
                 timeout=httpx.Timeout(_seconds(inputs.idle_timeout), connect=CONNECT_SECONDS, pool=None),
             )
             response = await client.send(request, stream=True)
         except httpx.InvalidURL as error:
-            raise _bad(f"`url` is no address: {error}.") from None
+            raise invalid_input(f"Invalid `url`: {error}.") from None
         except httpx.TooManyRedirects:
             raise StepError(
-                "HTTP_REDIRECTS", f"{inputs.url} led to more than {MOST_REDIRECTS} others.", retryable=False
+                "HTTP_REDIRECTS", f"More than {MAX_REDIRECTS} redirects from {inputs.url}.", retryable=False
             ) from None
         except httpx.TransportError as error:
-            raise _no_answer(error, inputs) from None
+            raise _transport_error(error, inputs) from None
         try:
-            return await _answer(response, inputs)
+            return await _read_response(response, inputs)
         except httpx.TransportError as error:
-            raise _no_answer(error, inputs) from None
+            raise _transport_error(error, inputs) from None
         finally:
             await response.aclose()
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
 
-        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         return httpx.AsyncClient(
             follow_redirects=True,
-            max_redirects=MOST_REDIRECTS,
+            max_redirects=MAX_REDIRECTS,
             limits=limits,
-            event_hooks={"request": [self._look_where]},
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # what one step is given is not for others
+            event_hooks={"request": [self._check_host]},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # cookies of one step must not reach another
         )
 
-    async def _look_where(self, request: httpx.Request) -> None:
-        """Also for each redirect: what may not be called directly may not be reached in a roundabout way."""
+    async def _check_host(self, request: httpx.Request) -> None:
+        """Refuse hosts that are not allowed. Also called for each redirect."""
         if self._allowed is None:
             return
         host, port = request.url.host, request.url.port or {"http": 80, "https": 443}.get(request.url.scheme)
@@ -124,51 +123,51 @@ class HttpTool:
         ):
             raise StepError(
                 "HTTP_NOT_ALLOWED",
-                f"{host} is none of the hosts that [http] allow in runwright.toml lists.",
+                f"Host {host} is not allowed. Add it to [http] allow in runwright.toml.",
                 retryable=False,
             )
 
 
-def _trouble(inputs: dict[str, Any]) -> str | None:
+def _problem(inputs: dict[str, Any]) -> str | None:
     url, method, expect = inputs.get("url"), inputs.get("method", "GET"), inputs.get("expect", "2xx")
-    if isinstance(url, str) and not is_open(url) and (trouble := _url_trouble(url)) is not None:
-        return trouble
-    if not is_open(method) and str(method).upper() not in METHODS:
-        return f"`method` is one of {', '.join(METHODS)}."
+    if isinstance(url, str) and not is_unresolved(url) and (problem := _url_problem(url)) is not None:
+        return problem
+    if not is_unresolved(method) and str(method).upper() not in METHODS:
+        return f"`method` must be one of {', '.join(METHODS)}."
     if inputs.get("json") is not None and inputs.get("body") is not None:
-        return "Give `json` or `body`, not both."
-    if not is_open(expect) and not all(is_open(item) or _statuses(item) for item in _listed(expect)):
-        return "`expect` is a status such as 200, a class such as 2xx, or a list of these."
-    most = inputs.get("maxBytes", MOST_BYTES)
-    if isinstance(most, int) and most < 1:
-        return "`maxBytes` is at least 1."
-    idle = inputs.get("idleTimeout", HTTP_IDLE)
-    if not is_open(idle) and not _is_duration(idle):
-        return "`idleTimeout` is a time such as 30s."
+        return "Set `json` or `body`, not both."
+    if not is_unresolved(expect) and not all(is_unresolved(item) or _statuses(item) for item in _as_list(expect)):
+        return "`expect` must be a status such as 200, a class such as 2xx, or a list of these."
+    max_bytes = inputs.get("maxBytes", MAX_BYTES)
+    if isinstance(max_bytes, int) and max_bytes < 1:
+        return "`maxBytes` must be at least 1."
+    idle = inputs.get("idleTimeout", HTTP_IDLE_TIMEOUT)
+    if not is_unresolved(idle) and not _is_duration(idle):
+        return "`idleTimeout` must be a duration such as 30s."
     headers = cast("dict[str, Any]", inputs.get("headers") or {})
-    return None if is_open(headers) else _header_trouble(headers)
+    return None if is_unresolved(headers) else _header_problem(headers)
 
 
-def _url_trouble(url: str) -> str | None:
+def _url_problem(url: str) -> str | None:
     if not url.lower().startswith(("http://", "https://")):
-        return "`url` begins with http:// or https://."
+        return "`url` must begin with http:// or https://."
     try:
         parts = urlsplit(url)
-        if not parts.hostname or parts.port == 0:  # reading the port checks it
-            return "`url` names no host, or no port that there can be."
+        if not parts.hostname or parts.port == 0:  # reading the port validates it
+            return "Invalid `url`: no host, or port 0."
     except ValueError as error:
-        return f"`url` is no address: {error}."
+        return f"Invalid `url`: {error}."
     return None
 
 
-def _header_trouble(headers: dict[str, Any]) -> str | None:
+def _header_problem(headers: dict[str, Any]) -> str | None:
     for name, value in headers.items():
         if not name or not name.isascii() or any(char in name for char in " :\r\n\t\0"):
-            return f"{name!r} cannot be the name of a header."
-        if not is_open(value) and not isinstance(value, str | int | float):
-            return f"The header {name} is to be text."
-        if isinstance(value, str) and not is_open(value) and any(char in value for char in "\r\n\0"):
-            return f"The header {name} holds a line break."
+            return f"Invalid header name {name!r}."
+        if not is_unresolved(value) and not isinstance(value, str | int | float):
+            return f"Header {name} must be text."
+        if isinstance(value, str) and not is_unresolved(value) and any(char in value for char in "\r\n\0"):
+            return f"Header {name} contains a line break or NUL."
     return None
 
 
@@ -180,15 +179,15 @@ def _is_duration(value: Any) -> bool:
 
 
 def _seconds(value: str | float) -> float:
-    return read_duration(value)
+    return parse_duration(value)
 
 
-def _listed(expect: Any) -> list[Any]:
+def _as_list(expect: Any) -> list[Any]:
     return cast("list[Any]", expect) if isinstance(expect, list) else [expect]
 
 
 def _statuses(item: Any) -> range | None:
-    """The answers that one item of `expect` takes."""
+    """Return the statuses that one item of `expect` accepts; None if it is invalid."""
     if isinstance(item, int) and not isinstance(item, bool) and 100 <= item <= 599:
         return range(item, item + 1)
     if isinstance(item, str) and item.isdecimal() and len(item) == 3:
@@ -199,40 +198,40 @@ def _statuses(item: Any) -> range | None:
     return None
 
 
-def _headers(inputs: HttpInputs, context: StepContext) -> list[tuple[bytes, bytes]]:
-    headers = {name: _text(value) for name, value in inputs.headers.items()}
-    known = {name.lower() for name in headers}
-    if inputs.method.upper() not in SAFE and "idempotency-key" not in known:
-        headers["Idempotency-Key"] = context.idempotency_token  # the same when the attempt is run anew after a crash
-    if inputs.body is not None and "content-type" not in known:
+def _request_headers(inputs: HttpInputs, context: StepContext) -> list[tuple[bytes, bytes]]:
+    headers = {name: _to_text(value) for name, value in inputs.headers.items()}
+    present = {name.lower() for name in headers}
+    if inputs.method.upper() not in SAFE and "idempotency-key" not in present:
+        headers["Idempotency-Key"] = context.idempotency_token  # the same when the attempt is repeated after a crash
+    if inputs.body is not None and "content-type" not in present:
         headers["Content-Type"] = "text/plain; charset=utf-8"
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _answer(response: httpx.Response, inputs: HttpInputs) -> dict[str, Any]:
+async def _read_response(response: httpx.Response, inputs: HttpInputs) -> dict[str, Any]:
     body = bytearray()
-    async for chunk in response.aiter_bytes():  # as sent, or as unpacked: the cap is on what we would have to hold
+    async for chunk in response.aiter_bytes():  # decompressed, because the limit protects our memory
         body += chunk
         if len(body) > inputs.max_bytes:
             raise StepError(
                 "HTTP_TOO_LARGE",
-                f"{_name(response, inputs)} answered with more than {inputs.max_bytes:,} bytes. "
-                "Raise `maxBytes` (in a playbook `max_bytes`), or fetch it with code of your own and keep an artifact.",
+                f"{_request_name(response, inputs)} returned more than {inputs.max_bytes:,} bytes. "
+                "Raise `maxBytes` (in a playbook `max_bytes`), or download it in a python step and store an artifact.",
                 retryable=False,
             )
-    if not any(response.status_code in (_statuses(item) or ()) for item in _listed(inputs.expect)):
-        raise _unexpected(response, bytes(body), inputs)
-    headers = {name: value for name, value in response.headers.items() if name not in _UNTOLD}
-    return {"status": response.status_code, "headers": headers, **_body(response, bytes(body))}
+    if not any(response.status_code in (_statuses(item) or ()) for item in _as_list(inputs.expect)):
+        raise _status_error(response, bytes(body), inputs)
+    headers = {name: value for name, value in response.headers.items() if name not in _CREDENTIAL_HEADERS}
+    return {"status": response.status_code, "headers": headers, **_decode_body(response, bytes(body))}
 
 
-def _body(response: httpx.Response, body: bytes) -> dict[str, Any]:
+def _decode_body(response: httpx.Response, body: bytes) -> dict[str, Any]:
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
             return {"body": msgspec.json.decode(body) if body else None}
         except (msgspec.DecodeError, RecursionError):
-            pass  # it is not what it says it is
+            pass  # not JSON, in spite of its content type
     try:
         text = body.decode(response.charset_encoding or "utf-8")
     except (UnicodeError, LookupError):
@@ -242,63 +241,59 @@ def _body(response: httpx.Response, body: bytes) -> dict[str, Any]:
     return {"body": text}
 
 
-def _unexpected(response: httpx.Response, body: bytes, inputs: HttpInputs) -> StepError:
+def _status_error(response: httpx.Response, body: bytes, inputs: HttpInputs) -> StepError:
     status = response.status_code
     try:
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
-    said = " ".join(body[:2000].decode(errors="replace").replace("\0", " ").split())[:200]
-    message = f"{_name(response, inputs)} answered {status}{phrase}" + (f": {said}" if said else ".")
+    excerpt = " ".join(body[:2000].decode(errors="replace").replace("\0", " ").split())[:200]
+    message = f"{_request_name(response, inputs)} returned {status}{phrase}" + (f": {excerpt}" if excerpt else ".")
     facts: dict[str, Any] = {"status": status}
     if (seconds := retry_after(response.headers)) is not None:
         facts["retryAfter"] = seconds
-    return StepError("HTTP_STATUS", message, retryable=status in PASSING, **facts)
+    return StepError("HTTP_STATUS", message, retryable=status in RETRYABLE_STATUSES, **facts)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long the server wants to be left alone, in seconds. A time that it names is one of its own clock."""
+    """Return the seconds of the Retry-After header. A date is relative to the server's own clock (Date header)."""
     value = headers.get("retry-after", "").strip()
     try:
-        seconds = float(value) if value.isdecimal() else _time(value) - _time(headers.get("date", ""))
+        seconds = float(value) if value.isdecimal() else _timestamp(value) - _timestamp(headers.get("date", ""))
     except (ValueError, TypeError, OverflowError):
         return None
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-def _time(text: str) -> float:
+def _timestamp(text: str) -> float:
     moment = parsedate_to_datetime(text)
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
-def _name(response: httpx.Response, inputs: HttpInputs) -> str:
+def _request_name(response: httpx.Response, inputs: HttpInputs) -> str:
     return f"{inputs.method.upper()} {response.url.copy_with(query=None, fragment=None, userinfo=b'')}"
 
 
-def _no_answer(error: httpx.TransportError, inputs: HttpInputs) -> StepError:
+def _transport_error(error: httpx.TransportError, inputs: HttpInputs) -> StepError:
     import httpx
 
-    where = httpx.URL(inputs.url).copy_with(query=None, fragment=None, userinfo=b"")
-    what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "cannot be reached"
-    code = "HTTP_TIMEOUT" if isinstance(error, httpx.TimeoutException) else "HTTP_UNREACHABLE"
-    why = str(error) or type(error).__name__
-    return StepError(code, f"{inputs.method.upper()} {where} {what}: {why}.", category="network")
+    url = httpx.URL(inputs.url).copy_with(query=None, fragment=None, userinfo=b"")
+    is_timeout = isinstance(error, httpx.TimeoutException)
+    code, outcome = ("HTTP_TIMEOUT", "timed out") if is_timeout else ("HTTP_UNREACHABLE", "failed")
+    reason = str(error) or type(error).__name__
+    return StepError(code, f"{inputs.method.upper()} {url} {outcome}: {reason}.", category="network")
 
 
-def _query(given: dict[str, Any]) -> dict[str, str | list[str]]:
-    """A list is the same name several times; what is null is left out."""
+def _query(params: dict[str, Any]) -> dict[str, str | list[str]]:
+    """Convert query parameters. A list repeats its name; null values are omitted."""
     return {
-        name: [_text(item) for item in cast("list[Any]", value)] if isinstance(value, list) else _text(value)
-        for name, value in given.items()
+        name: [_to_text(item) for item in cast("list[Any]", value)] if isinstance(value, list) else _to_text(value)
+        for name, value in params.items()
         if value is not None
     }
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, dict | list):
         return msgspec.json.encode(value).decode()
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _bad(detail: str) -> StepError:
-    return StepError("INVALID_INPUT", detail, retryable=False)

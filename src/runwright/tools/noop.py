@@ -1,4 +1,4 @@
-"""A step that does nothing, and gives back what it was given."""
+"""The noop step: returns its input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NoopInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 class NoopTool:
     kind = "noop"
-    stays_here = True  # no worker is needed for it
+    stays_here = True  # completed by the engine, never sent to a worker
     inputs = NoopInputs
     main_input = None
 

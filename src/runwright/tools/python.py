@@ -1,8 +1,8 @@
-"""A step that calls a Python function, or runs a few lines of Python.
+"""The python step: calls a function, or runs a few lines of code.
 
-A function is only imported when its step runs: a plan can be checked without running anybody's code. Where
-it runs follows from what it is: a coroutine function on the loop for steps, any other in a thread, and both in
-a process of their own where the step's class is `isolation`.
+A function is imported only when its step runs, so a plan can be checked without executing user code. Coroutine
+functions run on the event loop for steps, other functions in a thread, and both in a child process if the class of the
+step is `isolation`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ import re
 import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from runwright.contract.plan import Step, StepClass
-from runwright.flows.steps import StepFunction
+from runwright.flows.step_function import StepFunction
 
-from .base import Lane, StepContext, StepError, is_open
+from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
 
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _CALL = re.compile(rf"(?P<module>{_DOTTED}):(?P<name>{_DOTTED})")
 _VALUE = "__runwright_value__"
 _MISSING = object()
-
-
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -46,24 +44,24 @@ class PythonTool:
     inputs = PythonInputs
     main_input = "call"
 
-    def __init__(self, *, elsewhere: bool = False) -> None:
-        self._elsewhere = elsewhere  # the code is where the steps run, and that is not here
+    def __init__(self, *, is_remote: bool = False) -> None:
+        self._is_remote = is_remote  # steps run on another machine, so modules need not be importable here
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         call, code, args = inputs.get("call"), inputs.get("code"), inputs.get("args", {})
         if (call is None) == (code is None):
-            return "Give exactly one of `call` (module:function) and `code`."
+            return "Set exactly one of `call` (module:function) and `code`."
         if call is not None:
-            elsewhere = self._elsewhere or step.dispatch is not None
-            return None if is_open(call) else _call_trouble(call, step, look=not elsewhere)
-        return names_trouble(args) or (None if is_open(code) else code_trouble(str(code)))
+            is_remote = self._is_remote or step.dispatch is not None
+            return None if is_unresolved(call) else _call_problem(call, step, find_module=not is_remote)
+        return names_problem(args) or (None if is_unresolved(code) else code_problem(str(code)))
 
     def lane(self, inputs: PythonInputs, step: Step) -> Lane:
         if step.step_class is StepClass.ISOLATION:
             return Lane.PROCESS
-        # A module that is not loaded yet is imported in the thread, which is no place to wait for on a loop. Should
-        # the function turn out to be a coroutine function, the executor takes what it gives to the loop for steps.
-        function = None if inputs.call is None else _loaded(inputs.call)
+        # A module that is not loaded yet is imported in the thread, because an import would block a loop. If the
+        # function then turns out to be a coroutine function, the executor runs its coroutine on the loop for steps.
+        function = None if inputs.call is None else _find_loaded(inputs.call)
         return Lane.STEP_LOOP if function is not None and is_async(function) else Lane.THREAD
 
     def run(self, inputs: PythonInputs, context: StepContext) -> Any:  # noqa: ARG002
@@ -71,81 +69,88 @@ class PythonTool:
             return _call(resolve(inputs.call), inputs.args)
         if inputs.code is not None:
             return _execute(inputs.code, inputs.args)
-        raise _bad("Give exactly one of `call` (module:function) and `code`.")
+        raise invalid_input("Set exactly one of `call` (module:function) and `code`.")
 
 
 def resolve(call: str) -> Callable[..., Any]:
-    """The function that `module:qualified.name` names. Imports its module."""
-    if (known := _loaded(call)) is not None:
-        return known
-    place = _parse(call)
-    if place is None:
-        raise _bad(f"{call!r} does not name a function. Write module:function.")
-    module, names = place
+    """Import and return the function `module:qualified.name`. Raises StepError if there is none."""
+    if (loaded := _find_loaded(call)) is not None:
+        return loaded
+    target = _parse(call)
+    if target is None:
+        raise invalid_input(f"Invalid function {call!r}. Use module:function.")
+    module, names = target.module, target.names
     make_importable(os.getcwd())
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and misses one of its own
-        raise StepError("CALL_NOT_FOUND", f"There is no module {error.name!r}.", retryable=False) from None
+            raise  # the module exists, and one of its own imports is missing
+        raise StepError("CALL_NOT_FOUND", f"Module {error.name!r} not found.", retryable=False) from None
     for name in names:
         found = getattr(found, name, _MISSING)
         if found is _MISSING:
-            detail = f"Module {module!r} has no {'.'.join(names)!r}."
+            detail = f"{'.'.join(names)!r} not found in module {module!r}."
             raise StepError("CALL_NOT_FOUND", detail, retryable=False)
     if not callable(found):
-        raise StepError("CALL_NOT_FOUND", f"{call} is a {type(found).__name__} and cannot be called.", retryable=False)
+        raise StepError(
+            "CALL_NOT_FOUND", f"{call} is not callable, but of type {type(found).__name__}.", retryable=False
+        )
     return found
 
 
+class _CallTarget(NamedTuple):
+    module: str
+    names: tuple[str, ...]
+    """Attribute names that lead from the module to the function."""
+
+
 @functools.lru_cache(maxsize=1024)
-def _parse(call: str) -> tuple[str, tuple[str, ...]] | None:
-    """The module, and the names that lead from there to the function."""
+def _parse(call: str) -> _CallTarget | None:
     match = _CALL.fullmatch(call)
-    return None if match is None else (match["module"], tuple(match["name"].split(".")))
+    return None if match is None else _CallTarget(match["module"], tuple(match["name"].split(".")))
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling this gives a coroutine: a coroutine function, bound, partial or an object that has one."""
+    """Whether calling this returns a coroutine: a coroutine function, bound or partial, or an object with one."""
     if isinstance(function, StepFunction):
         function = function.function
     if isinstance(function, FunctionType):
-        return bool(function.__code__.co_flags & _COROUTINE)  # nearly always, and many times as fast as asking inspect
+        return bool(function.__code__.co_flags & _COROUTINE)  # the usual case, much faster than inspect
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(type(function), "__call__", None)  # noqa: B004 - it is looked at, not tested for
+        getattr(type(function), "__call__", None)  # noqa: B004 - the attribute itself is inspected
     )
 
 
-def _loaded(call: str) -> Callable[..., Any] | None:
-    """The function, if it can be had without importing anything."""
-    place = _parse(call)
-    found: Any = None if place is None else sys.modules.get(place[0])
-    if place is None or found is None:
+def _find_loaded(call: str) -> Callable[..., Any] | None:
+    """Return the function if its module is loaded, else None. Imports nothing."""
+    target = _parse(call)
+    found: Any = None if target is None else sys.modules.get(target.module)
+    if target is None or found is None:
         return None
     try:
-        for name in place[1]:
+        for name in target.names:
             found = getattr(found, name, None)
-    except Exception:  # a module may have a `__getattr__` of its own; what it says is heard when the step runs
+    except Exception:  # from a `__getattr__` of the module; raised again when the step runs
         return None
     return found if callable(found) else None
 
 
 def make_importable(folder: str) -> None:
-    """As `python -m` does for the current folder: what lies in it can be imported."""
+    """Add a folder to `sys.path`, as `python -m` does for the current one."""
     if folder not in sys.path and not (folder == os.getcwd() and "" in sys.path):
         sys.path.insert(0, folder)
 
 
 def changed_functions(code: dict[str, str]) -> list[str]:
-    """Of these steps in Python and their fingerprints, those whose code is another now. Imports their modules."""
+    """Return the calls whose code no longer has the recorded fingerprint. Imports their modules."""
     changed: list[str] = []
     for call, fingerprint in code.items():
         try:
             function = resolve(call)
-        except Exception:  # noqa: S112 - whoever runs the step is told
+        except Exception:  # noqa: S112 - the step itself reports the error
             continue
         if isinstance(function, StepFunction) and cast("StepFunction[..., Any]", function).fingerprint != fingerprint:
             changed.append(call)
@@ -154,61 +159,61 @@ def changed_functions(code: dict[str, str]) -> list[str]:
 
 def _call(function: Callable[..., Any], args: dict[str, Any] | list[Any]) -> Any:
     if isinstance(function, StepFunction):
-        made = cast("StepFunction[..., Any]", function)
-        given, named = made.convert(args)
-        return made.function(*given, **named)
+        step_function = cast("StepFunction[..., Any]", function)
+        positional, named = step_function.convert(args)
+        return step_function.function(*positional, **named)
     return function(**args) if isinstance(args, dict) else function(*args)
 
 
-def _call_trouble(call: Any, step: Step, *, look: bool) -> str | None:
+def _call_problem(call: Any, step: Step, *, find_module: bool) -> str | None:
     match = _CALL.fullmatch(call) if isinstance(call, str) else None
     if match is None:
-        return f"{call!r} does not name a function. Write module:function, such as shop.jobs:load."
+        return f"Invalid function {call!r}. Use module:function, such as shop.jobs:load."
     top = match["module"].partition(".")[0]
     if top == "__main__" and step.step_class is StepClass.ISOLATION:
-        return "A function of `__main__` cannot be called in a process of its own. Put it into a module."
-    if top in sys.modules or not look:
+        return "A function of `__main__` cannot be called in a child process. Move it to a module."
+    if top in sys.modules or not find_module:
         return None
     make_importable(os.getcwd())
-    if not _can_be_found(top):
-        importlib.invalidate_caches()  # it may have been written a moment ago
-        if not _can_be_found(top):
-            return f"There is no module {top!r} here. Is it spelled so, and installed?"
+    if not _is_importable(top):
+        importlib.invalidate_caches()  # the file may be new
+        if not _is_importable(top):
+            return f"Module {top!r} not found. Check its spelling and that it is installed."
     return None
 
 
-def _can_be_found(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
 
 
-def code_trouble(code: str) -> str | None:
+def code_problem(code: str) -> str | None:
     try:
         _compile(code)
     except SyntaxError as error:
         advice = " Set `result` instead." if "'return' outside" in error.msg else ""
-        return f"The code is no Python: {error.msg} (line {error.lineno}).{advice}"
+        return f"Python syntax error: {error.msg} (line {error.lineno}).{advice}"
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"The code is no Python: {error}."
+        return f"Python syntax error: {error}."
     return None
 
 
-def names_trouble(args: Any) -> str | None:
-    if is_open(args):
+def names_problem(args: Any) -> str | None:
+    if is_unresolved(args):
         return None
     if not isinstance(args, dict):
-        return "`args` of `code` is a mapping: each becomes a variable of that name."
+        return "`args` of `code` must be a mapping: each becomes a variable of that name."
     for name in cast("dict[str, Any]", args):
         if not name.isidentifier() or name.startswith("__"):
-            return f"{name!r} cannot be the name of a variable."
+            return f"Invalid variable name {name!r}."
     return None
 
 
 @functools.lru_cache(maxsize=256)
 def _compile(code: str) -> CodeType:
-    """The code, with the value of a last expression put aside."""
+    """Compile code so that the value of a last expression is assigned to a variable."""
     tree = ast.parse(code, "<code>")
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
@@ -222,18 +227,16 @@ def _execute(code: str, args: dict[str, Any] | list[Any]) -> Any:
 
 
 def run_code(code: str, args: dict[str, Any] | list[Any]) -> tuple[dict[str, Any], Any]:
-    """Run it with `args` as variables. The result is `result` where the code set it, else its last expression;
-    before it, all that the code left behind."""
-    trouble = code_trouble(code) or names_trouble(args)
-    if trouble or isinstance(args, list):
-        raise _bad(trouble or "`args` of `code` is a mapping.")
+    """Run code with `args` as variables. Return its variables and its result.
+
+    The result is the variable `result` if the code set it, else the value of the last expression.
+    """
+    problem = code_problem(code) or names_problem(args)
+    if problem or isinstance(args, list):
+        raise invalid_input(problem or "`args` of `code` must be a mapping.")
     scope: dict[str, Any] = {**args, "__name__": "__step__"}
-    exec(_compile(code), scope)  # noqa: S102 - running the plan author's code is what this is for
+    exec(_compile(code), scope)  # noqa: S102 - running the plan author's code is the purpose
     result = scope.get("result", _MISSING)
     if result is not _MISSING and result is not args.get("result", _MISSING):
         return scope, result
     return scope, scope.get(_VALUE)
-
-
-def _bad(detail: str) -> StepError:
-    return StepError("INVALID_INPUT", detail, retryable=False)

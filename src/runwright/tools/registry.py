@@ -1,4 +1,4 @@
-"""The kinds of step there are: our own, and those that installed packages bring."""
+"""Registry of tools: the built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ if TYPE_CHECKING:
     from .base import Tool
 
 GROUP = "runwright.tools"
-"""The group of entry points by which a package brings a kind of step: `name = "module:ToolClass"`."""
+"""Entry point group of tools: `name = "module:ToolClass"`."""
 
 logger = logging.getLogger("runwright.tools")
 
 
 @cache
 def builtin_tools() -> dict[str, Tool]:
-    """Our own tools by kind. They are loaded when first asked for."""
-    from .approval import ApprovalTool
+    """Return the built-in tools by kind. They are imported at the first call, not with this module."""
+    from runwright.tools.dbt.tool import DbtTool
+    from runwright.tools.playbook.artifact import PlaybookArtifactTool
+    from runwright.tools.playbook.http import PlaybookHttpTool
+    from runwright.tools.playbook.nats import PlaybookNatsTool
+    from runwright.tools.playbook.python import PlaybookPythonTool
+    from runwright.tools.playbook.secrets import PlaybookSecretsTool
+    from runwright.tools.playbook.sql import PlaybookSqlTool
+    from runwright.tools.sql.tool import SqlTool
+
+    from .approval import ApprovalStepTool
     from .artifact import ArtifactTool
-    from .dbt import DbtTool
     from .http import HttpTool
     from .noop import NoopTool
-    from .plan import PlanTool
-    from .playbook_artifact import PlaybookArtifactTool
-    from .playbook_http import PlaybookHttpTool
-    from .playbook_nats import PlaybookNatsTool
-    from .playbook_python import PlaybookPythonTool
-    from .playbook_secrets import PlaybookSecretsTool
-    from .playbook_sql import PlaybookSqlTool
     from .python import PythonTool
     from .shell import ShellTool
-    from .sql import SqlTool
+    from .sub_plan import PlanTool
     from .wait import WaitTool
 
     http = HttpTool()
     tools: list[Tool] = [
-        ApprovalTool(),
+        ApprovalStepTool(),
         ArtifactTool(),
         DbtTool(),
         http,
@@ -59,16 +60,16 @@ def builtin_tools() -> dict[str, Tool]:
 
 @cache
 def all_tools() -> dict[str, Tool]:
-    """All that this installation has. A package that cannot be loaded is named, and does no other harm."""
+    """Return all tools of this installation. A package that cannot be loaded is logged and skipped."""
     from importlib.metadata import entry_points
 
     tools = dict(builtin_tools())
     for point in entry_points(group=GROUP):
         if point.name in tools:
-            logger.warning("The tool %r of %s is not used: there is one already.", point.name, point.value)
+            logger.warning("Ignoring tool %r of %s: a tool of this name exists.", point.name, point.value)
             continue
         try:
             tools[point.name] = point.load()()
         except Exception as error:
-            logger.warning("The tool %r of %s cannot be loaded: %r", point.name, point.value, error)
+            logger.warning("Loading tool %r of %s failed: %r", point.name, point.value, error)
     return tools

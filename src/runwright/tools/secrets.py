@@ -1,4 +1,4 @@
-"""Secrets: plans name them, providers know them, and only the step that asked for one ever sees it."""
+"""Secrets: plans name them, providers resolve them, and only the step that names a secret gets its value."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import DEFAULT_TENANT, ErrorInfo
 
 MASK = "***"
-_COMMAND_SECONDS = 30.0
+_COMMAND_TIMEOUT = 30.0
 
 
 class SecretContext(msgspec.Struct, frozen=True):
-    """For whom a secret is wanted."""
+    """Tenant and environment that a secret is resolved for."""
 
     tenant_id: str = DEFAULT_TENANT
     environment_id: str = "default"
@@ -31,20 +31,20 @@ class SecretContext(msgspec.Struct, frozen=True):
 
 class SecretsProvider(Protocol):
     def resolve(self, refs: Sequence[str], context: SecretContext) -> dict[str, str]:
-        """The values of these secrets. SECRET_NOT_AVAILABLE names one that cannot be had. May take its time."""
+        """Return the values of these secrets. Raises SECRET_NOT_AVAILABLE, naming the secret. May be slow."""
         ...
 
     def missing(self, refs: Sequence[str], context: SecretContext) -> list[str]:
-        """Those that surely cannot be had; asked before a run starts, so it must be quick."""
+        """Return the secrets that are certainly missing. Called before a run starts, so it must be fast."""
         ...
 
 
 class EnvironmentSecrets:
-    """A secret is the environment variable of its name."""
+    """Secrets in environment variables of the same name."""
 
     def resolve(self, refs: Sequence[str], context: SecretContext) -> dict[str, str]:
         for name in self.missing(refs, context):
-            raise not_available(name, f"Set the environment variable {name}.")
+            raise _not_available(name, f"Set the environment variable {name}.")
         return {name: os.environ[name] for name in refs}
 
     def missing(self, refs: Sequence[str], context: SecretContext) -> list[str]:  # noqa: ARG002
@@ -52,83 +52,83 @@ class EnvironmentSecrets:
 
 
 class FileSecrets:
-    """A TOML file of names and values, which nobody but its owner may read."""
+    """Secrets in a TOML file that only its owner may read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def resolve(self, refs: Sequence[str], context: SecretContext) -> dict[str, str]:
-        known = self._read(context)
+        values = self._read(context)
         for name in refs:
-            if name not in known:
-                raise not_available(name, f"Add it to {self._path}.")
-        return {name: known[name] for name in refs}
+            if name not in values:
+                raise _not_available(name, f"Add it to {self._path}.")
+        return {name: values[name] for name in refs}
 
     def missing(self, refs: Sequence[str], context: SecretContext) -> list[str]:
-        known = self._read(context)
-        return [name for name in refs if name not in known]
+        values = self._read(context)
+        return [name for name in refs if name not in values]
 
     def _read(self, context: SecretContext) -> dict[str, str]:
-        """Names at the top are for everybody; a table with an environment's name goes before them."""
+        """Return the secrets of an environment: its table, over the names at the top level."""
         try:
             with self._path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 if mode & 0o077:
                     raise RunwrightError(
                         ErrorCode.SECRET_NOT_AVAILABLE,
-                        f"{self._path} can be read by others (mode {mode:03o}). Run: chmod 600 {self._path}",
+                        f"{self._path} is readable by other users (mode {mode:03o}). Run: chmod 600 {self._path}",
                     )
                 content = tomllib.load(file)
         except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__  # what it says may quote a secret
+            reason = getattr(error, "strerror", None) or type(error).__name__  # the full message may quote a secret
             raise RunwrightError(
-                ErrorCode.SECRET_NOT_AVAILABLE, f"The secrets in {self._path} cannot be read: {reason}."
+                ErrorCode.SECRET_NOT_AVAILABLE, f"Cannot read secrets from {self._path}: {reason}."
             ) from None
-        own: Any = content.get(context.environment_id)
-        chosen = {**content, **(cast("dict[str, Any]", own) if isinstance(own, dict) else {})}
-        return {name: value for name, value in chosen.items() if isinstance(value, str)}
+        overrides: Any = content.get(context.environment_id)
+        merged = {**content, **(cast("dict[str, Any]", overrides) if isinstance(overrides, dict) else {})}
+        return {name: value for name, value in merged.items() if isinstance(value, str)}
 
 
 class CommandSecrets:
-    """A program that prints a secret when it is called with its name, such as the client of a vault."""
+    """Secrets printed by a program that is called with the name, such as the client of a vault."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
 
     def resolve(self, refs: Sequence[str], context: SecretContext) -> dict[str, str]:
-        return {name: self._ask(name, context) for name in refs}
+        return {name: self._run_command(name, context) for name in refs}
 
     def missing(self, refs: Sequence[str], context: SecretContext) -> list[str]:  # noqa: ARG002
         return []
 
-    def _ask(self, name: str, context: SecretContext) -> str:
+    def _run_command(self, name: str, context: SecretContext) -> str:
         environment = {
             **os.environ,
             "RUNWRIGHT_TENANT_ID": context.tenant_id,
             "RUNWRIGHT_ENVIRONMENT_ID": context.environment_id,
         }
         try:
-            done = subprocess.run(  # noqa: S603 - the command is the user's own
+            completed = subprocess.run(  # noqa: S603 - the command is the user's own
                 [*self._command, name],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=_COMMAND_SECONDS,
+                timeout=_COMMAND_TIMEOUT,
                 check=False,
                 env=environment,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise not_available(name, f"{self._command[0]} failed: {type(error).__name__}.") from None
-        if done.returncode != 0:
-            raise not_available(name, f"{self._command[0]} ended with exit code {done.returncode}.")
-        return done.stdout.decode(errors="replace").removesuffix("\n").removesuffix("\r")
+            raise _not_available(name, f"{self._command[0]} failed: {type(error).__name__}.") from None
+        if completed.returncode != 0:
+            raise _not_available(name, f"{self._command[0]} failed with exit code {completed.returncode}.")
+        return completed.stdout.decode(errors="replace").removesuffix("\n").removesuffix("\r")
 
 
-def not_available(name: str, advice: str) -> RunwrightError:
-    return RunwrightError(ErrorCode.SECRET_NOT_AVAILABLE, f"The secret {name!r} cannot be had. {advice}")
+def _not_available(name: str, advice: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.SECRET_NOT_AVAILABLE, f"Secret {name!r} not found. {advice}")
 
 
-def provider_from(settings: Mapping[str, Any]) -> SecretsProvider:
-    """The provider that `[secrets]` in runwright.toml asks for: env, file, command, or the name of a plug-in."""
+def create_provider(settings: Mapping[str, Any]) -> SecretsProvider:
+    """Create the provider of `[secrets]` in runwright.toml: env, file, command, or the name of a plug-in."""
     kind = settings.get("provider", "env")
     if kind == "env":
         return EnvironmentSecrets()
@@ -137,23 +137,26 @@ def provider_from(settings: Mapping[str, Any]) -> SecretsProvider:
     if kind == "command":
         command: Any = settings.get("command")
         if not isinstance(command, list) or not command:
-            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, '[secrets] command is a list, such as ["vault", "get"].')
-        return CommandSecrets([str(word) for word in cast("list[Any]", command)])
-    return _plug_in(str(kind), settings)
+            raise RunwrightError(
+                ErrorCode.INVALID_ARGUMENT, '[secrets] command must be a list, such as ["vault", "get"].'
+            )
+        return CommandSecrets([str(part) for part in cast("list[Any]", command)])
+    return _load_plug_in(str(kind), settings)
 
 
-def _plug_in(kind: str, settings: Mapping[str, Any]) -> SecretsProvider:
+def _load_plug_in(kind: str, settings: Mapping[str, Any]) -> SecretsProvider:
     from importlib.metadata import entry_points
 
     for point in entry_points(group="runwright.secrets", name=kind):
         return point.load()(dict(settings))
     raise RunwrightError(
-        ErrorCode.INVALID_ARGUMENT, f"[secrets] provider is env, file, command or an installed one; {kind!r} is none."
+        ErrorCode.INVALID_ARGUMENT,
+        f"Unknown [secrets] provider {kind!r}: use env, file, command or an installed plug-in.",
     )
 
 
 class Mask:
-    """Hides the values of secrets in whatever a step gives out."""
+    """Replaces the values of secrets in output, results and errors of a step, also in common encodings."""
 
     def __init__(self, values: Iterable[str]) -> None:
         hidden: set[str] = set()
@@ -165,35 +168,35 @@ class Mask:
         self._texts = sorted(hidden, key=len, reverse=True)
         self._data = [text.encode() for text in self._texts]
 
-    def data(self, data: bytes) -> bytes:
+    def mask_bytes(self, data: bytes) -> bytes:
         for hidden in self._data:
             if hidden in data:
                 data = data.replace(hidden, MASK.encode())
         return data
 
-    def text(self, text: str) -> str:
+    def mask_text(self, text: str) -> str:
         for hidden in self._texts:
             if hidden in text:
                 text = text.replace(hidden, MASK)
         return text
 
-    def json(self, body: bytes) -> bytes:
-        """JSON stays JSON: texts are masked, and a number that is a secret becomes a text."""
+    def mask_json(self, body: bytes) -> bytes:
+        """Mask a JSON document, which stays JSON: a number that is a secret becomes a string."""
         if not any(hidden in body for hidden in self._data):
             return body
         return msgspec.json.encode(self._value(msgspec.json.decode(body)))
 
-    def error(self, error: ErrorInfo) -> ErrorInfo:
-        """What it says is masked, and not what its fields are called."""
-        said = (None if text is None else self.text(text) for text in (error.code, error.message, error.category))
-        code, message, category = said
+    def mask_error(self, error: ErrorInfo) -> ErrorInfo:
+        """Mask the texts of an error, but not the names of its fields."""
+        texts = (None if text is None else self.mask_text(text) for text in (error.code, error.message, error.category))
+        code, message, category = texts
         return ErrorInfo(code, message, error.retryable, category, self._value(error.facts))
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.text(value)
+            return self.mask_text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self._value(item) for key, item in cast("dict[Any, Any]", value).items()}
+            return {self.mask_text(str(key)): self._value(item) for key, item in cast("dict[Any, Any]", value).items()}
         if isinstance(value, list):
             return [self._value(item) for item in cast("list[Any]", value)]
         if isinstance(value, int | float) and not isinstance(value, bool) and str(value) in self._texts:

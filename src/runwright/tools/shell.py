@@ -1,4 +1,4 @@
-"""A step that runs a command."""
+"""The shell step: runs a command."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 from runwright.contract.plan import Step
 
-from .base import Lane, StepContext, StepError, is_open
+from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
 
 TAIL = 8 * 1024
-"""How much of the output becomes part of the result, in bytes."""
+"""Bytes at the end of the output that become part of the result."""
 
-LONGEST_LINE = 1024 * 1024
-"""How long a last line may be to be read as JSON."""
+MAX_JSON_LINE = 1024 * 1024
+"""Maximum bytes of a last line that is parsed as JSON."""
 
 DEFAULT_SHELL = "/bin/sh"
 
@@ -36,15 +36,15 @@ class ShellTool:
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
         command, env, shell = inputs.get("command"), inputs.get("env", {}), inputs.get("shell")
         if isinstance(command, list) and shell is not None:
-            return "A command that is a list is run without a shell: leave `shell` out, or write the command as text."
-        trouble = None if is_open(command) else _command_trouble(command)
-        return trouble or (None if is_open(env) else _env_trouble(env))
+            return "A command that is a list runs without a shell: remove `shell`, or write the command as text."
+        problem = None if is_unresolved(command) else _command_problem(command)
+        return problem or (None if is_unresolved(env) else _env_problem(env))
 
     def lane(self, inputs: ShellInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.TOOL_LOOP
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> Any:
-        from .process import ChildProcess, start_trouble
+        from .child_process import ChildProcess, start_error
 
         argv = _argv(inputs)
         env = _environment(inputs.env, context)
@@ -57,7 +57,7 @@ class ShellTool:
         try:
             process = ChildProcess(argv, env=env, cwd=inputs.cwd, write=write)
         except (OSError, ValueError) as error:
-            raise start_trouble(error, argv, inputs.cwd) from None
+            raise start_error(error, argv, inputs.cwd) from None
         status = await process.finish(lambda: context.grace)
         if status != 0:
             raise _failed(status, err.last_line())
@@ -65,36 +65,36 @@ class ShellTool:
 
 
 class _Tail:
-    """The end of a stream: its last bytes, and its last line where that is longer."""
+    """The end of a stream: its last bytes, and its last line if that is longer."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._bytes = bytearray()
         self._size = 0
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         return self._size > TAIL
 
     def add(self, data: bytes) -> None:
-        self._kept += data
+        self._bytes += data
         self._size += len(data)
-        if len(self._kept) <= 2 * TAIL:
+        if len(self._bytes) <= 2 * TAIL:
             return
-        body = len(self._kept) - (1 if self._kept.endswith(b"\n") else 0)
-        line = self._kept.rfind(b"\n", 0, body) + 1
-        if body - line > LONGEST_LINE:
-            line = len(self._kept)
-        del self._kept[: min(line, len(self._kept) - TAIL)]
+        body = len(self._bytes) - (1 if self._bytes.endswith(b"\n") else 0)
+        line = self._bytes.rfind(b"\n", 0, body) + 1
+        if body - line > MAX_JSON_LINE:
+            line = len(self._bytes)
+        del self._bytes[: min(line, len(self._bytes) - TAIL)]
 
     def last_line(self) -> str:
-        lines = bytes(self._kept).rstrip().rsplit(b"\n", 1)
-        return _text(lines[-1])
+        lines = bytes(self._bytes).rstrip().rsplit(b"\n", 1)
+        return _decode(lines[-1])
 
     def text(self) -> str:
-        tail = bytes(self._kept[-TAIL:])
-        if len(self._kept) > TAIL:
-            tail = tail.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that was cut
-        return _text(tail)
+        tail = bytes(self._bytes[-TAIL:])
+        if len(self._bytes) > TAIL:
+            tail = tail.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
+        return _decode(tail)
 
 
 def _result(out: _Tail) -> Any:
@@ -104,70 +104,66 @@ def _result(out: _Tail) -> Any:
             return msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):
             pass
-    return {"exitCode": 0, "stdout": out.text(), **({"truncated": True} if out.is_cut else {})}
+    return {"exitCode": 0, "stdout": out.text(), **({"truncated": True} if out.is_truncated else {})}
 
 
 def _failed(status: int, last_line: str) -> StepError:
-    from .process import signal_name
+    from .child_process import signal_name
 
-    what = f"exit code {status}" if status > 0 else f"killed by {signal_name(-status)}"
-    message = f"{what}: {last_line[:500]}" if last_line else what
+    outcome = f"exit code {status}" if status > 0 else f"killed by {signal_name(-status)}"
+    message = f"{outcome}: {last_line[:500]}" if last_line else outcome
     return StepError("EXIT_STATUS", message, exitCode=status if status > 0 else 128 - status)
 
 
 def _argv(inputs: ShellInputs) -> list[str]:
-    trouble = _command_trouble(inputs.command)
-    if trouble:
-        raise _bad(trouble)
+    problem = _command_problem(inputs.command)
+    if problem:
+        raise invalid_input(problem)
     if isinstance(inputs.command, list):
-        return [_word(part) for part in inputs.command]
+        return [_to_text(part) for part in inputs.command]
     try:
         shell = shlex.split(inputs.shell or DEFAULT_SHELL)
     except ValueError as error:
-        raise _bad(f"shell: {error}.") from None
+        raise invalid_input(f"Invalid `shell`: {error}.") from None
     return [*(shell or [DEFAULT_SHELL]), "-c", inputs.command]
 
 
-def _command_trouble(command: Any) -> str | None:
+def _command_problem(command: Any) -> str | None:
     if isinstance(command, str):
         if not command.strip():
-            return "`command` is empty."
-        return "`command` holds a NUL character." if "\0" in command else None
+            return "`command` must not be empty."
+        return "`command` contains a NUL character." if "\0" in command else None
     if not isinstance(command, list) or not command:
-        return "`command` is text for a shell, or a list: a program and its arguments."
+        return "`command` must be text for a shell, or a list of a program and its arguments."
     for part in cast("list[Any]", command):
-        if not isinstance(part, str | int | float) and not is_open(part):
-            return "A program's arguments are texts and numbers."
+        if not isinstance(part, str | int | float) and not is_unresolved(part):
+            return "Arguments in `command` must be text or numbers."
     return None
 
 
-def _env_trouble(env: dict[str, Any]) -> str | None:
+def _env_problem(env: dict[str, Any]) -> str | None:
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
-            return f"{name!r} cannot be the name of an environment variable."
-        if not isinstance(value, str | int | float) and not is_open(value):
-            return f"env.{name} is to be text or a number."
+            return f"Invalid environment variable name {name!r}."
+        if not isinstance(value, str | int | float) and not is_unresolved(value):
+            return f"env.{name} must be text or a number."
         if isinstance(value, str) and "\0" in value:
-            return f"env.{name} holds a NUL character."
+            return f"env.{name} contains a NUL character."
     return None
 
 
 def _environment(env: dict[str, Any], context: StepContext) -> dict[str, str]:
-    trouble = _env_trouble(env)
-    if trouble:
-        raise _bad(trouble)
-    return {**os.environ, **{name: _word(value) for name, value in env.items()}, **context.environment()}
+    problem = _env_problem(env)
+    if problem:
+        raise invalid_input(problem)
+    return {**os.environ, **{name: _to_text(value) for name, value in env.items()}, **context.environment()}
 
 
-def _word(value: Any) -> str:
-    """A number or a truth value as people write it."""
+def _to_text(value: Any) -> str:
+    """Return a value as text, booleans as `true` and `false`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _text(data: bytes) -> str:
-    """Output as text that can be stored, whatever bytes it is made of."""
+def _decode(data: bytes) -> str:
+    """Decode output to text that can be stored, with replacements for invalid bytes and NUL."""
     return data.decode(errors="replace").replace("\0", "\ufffd")
-
-
-def _bad(detail: str) -> StepError:
-    return StepError("INVALID_INPUT", detail, retryable=False)

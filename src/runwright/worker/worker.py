@@ -1,4 +1,4 @@
-"""A worker: takes steps, carries them out as the embedded engine would, and says what became of them."""
+"""Worker loop: claim steps, execute them as the embedded engine does, and report their outcomes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runwright.client.line import Line
+from runwright.client.transport import HttpTransport
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ErrorInfo
-from runwright.runtimes.executor import Executor
-from runwright.runtimes.executor_work import Outcome, Work
-from runwright.runtimes.tasks import LEASE_SECONDS, StepOrder
-from runwright.runtimes.work import Execution
+from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment
+from runwright.runtimes.executor.executor import Executor
+from runwright.runtimes.executor.work import Outcome, Work
+from runwright.runtimes.protocols import Execution
 from runwright.tools.base import Tool
 from runwright.tools.secrets import SecretsProvider
 
-from .job import Job
+from .job import WorkerJob
 
 logger = logging.getLogger("runwright.worker")
 
-BEAT_SECONDS = LEASE_SECONDS / 4
+HEARTBEAT_SECONDS = LEASE_SECONDS / 4
 OUTPUT_SECONDS = 0.3
-WAIT_SECONDS = 20.0
-STOP_GRACE = 5.0
+CLAIM_WAIT_SECONDS = 20.0
+STOP_GRACE_SECONDS = 5.0
+RELEASE_SECONDS = 5.0
 
 
 class Worker:
+    """Executes up to `slots` steps of some queues at a time. `completed_count`: outcomes reported so far."""
+
     def __init__(
         self,
-        line: Line,
+        transport: HttpTransport,
         name: str,
         tools: dict[str, Tool],
         secrets: SecretsProvider,
@@ -39,82 +42,83 @@ class Worker:
         queues: Sequence[str] = ("default",),
         slots: int = 8,
     ) -> None:
-        self._line = line
+        self._transport = transport
         self._name = name
         self._tools = tools
         self._secrets = secrets
         self._queues = list(queues)
         self._slots = slots
         self._executor = Executor(asyncio.get_running_loop())
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, WorkerJob] = {}
         self._running: dict[str, Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._free = asyncio.Condition()
-        self.done = 0
+        self._slot_freed = asyncio.Condition()
+        self.completed_count = 0
 
     @property
-    def count(self) -> int:
+    def job_count(self) -> int:
         return len(self._jobs)
 
     async def run(self, stop: asyncio.Event, drain: float) -> None:
-        """Work until asked to stop; then let what is under way end, for so long, and give the rest back."""
-        beating = asyncio.create_task(self._beat())
-        telling = asyncio.create_task(self._tell())
-        taking = asyncio.create_task(self._take())
+        """Execute steps until `stop` is set; then let running ones finish for `drain` seconds, and release the rest."""
+        heartbeats = asyncio.create_task(self._send_heartbeats())
+        output = asyncio.create_task(self._send_output())
+        claims = asyncio.create_task(self._claim_steps())
         try:
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({stopping, taking}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopping, claims}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            if taking.done():
-                taking.result()  # it never ends by itself: say why it did
-            taking.cancel()
+            if claims.done():
+                claims.result()  # Claiming ends only with an error: raise it.
+            claims.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=drain)
-            await self._give_back()
+            await self._release_jobs()
         finally:
-            for task in (taking, beating, telling, *self._tasks):
+            for task in (claims, heartbeats, output, *self._tasks):
                 task.cancel()
-            await asyncio.gather(taking, beating, telling, *self._tasks, return_exceptions=True)
+            await asyncio.gather(claims, heartbeats, output, *self._tasks, return_exceptions=True)
             self._executor.close()
 
-    async def _take(self) -> None:
-        """Take steps as long as there is room for them."""
+    async def _claim_steps(self) -> None:
+        """Claim steps whenever a slot is free."""
         while True:
-            async with self._free:
-                await self._free.wait_for(lambda: len(self._jobs) < self._slots)
-            most = self._slots - len(self._jobs)
-            wanted = {"worker": self._name, "queues": self._queues, "most": most, "waitSeconds": WAIT_SECONDS}
-            answer = await self._line.post("/v1/leases", wanted)
-            for lease in answer["leases"]:
-                order = msgspec.convert(lease["order"], StepOrder)
-                job = Job(self._line, self._name, lease["leaseId"], order)
+            async with self._slot_freed:
+                await self._slot_freed.wait_for(lambda: len(self._jobs) < self._slots)
+            free = self._slots - len(self._jobs)
+            request = {"worker": self._name, "queues": self._queues, "most": free, "waitSeconds": CLAIM_WAIT_SECONDS}
+            response = await self._transport.post("/v1/leases", request)
+            for lease in response["leases"]:
+                assignment = msgspec.convert(lease["order"], StepAssignment)
+                job = WorkerJob(self._transport, self._name, lease["leaseId"], assignment)
                 self._jobs[job.lease_id] = job
-                task = asyncio.create_task(self._work(job))
+                task = asyncio.create_task(self._run_job(job))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, job: Job) -> None:
+    async def _run_job(self, job: WorkerJob) -> None:
         try:
-            outcome = await self._carry_out(job)
+            outcome = await self._execute(job)
             if outcome is not None:
-                await job.end(outcome)
-                self.done += 1
+                await job.report_outcome(outcome)
+                self.completed_count += 1
         except RunwrightError as error:
-            logger.warning("What became of %s of run %s is not heard: %s", job.order.path, job.order.run_id, error)
+            assignment = job.assignment
+            logger.warning("Result of step %s of run %s was rejected: %s", assignment.path, assignment.run_id, error)
         finally:
             self._jobs.pop(job.lease_id, None)
             self._running.pop(job.lease_id, None)
-            async with self._free:
-                self._free.notify_all()
+            async with self._slot_freed:
+                self._slot_freed.notify_all()
 
-    async def _carry_out(self, job: Job) -> Outcome | None:
-        """How it ended; None if it was given up because its lease was lost."""
+    async def _execute(self, job: WorkerJob) -> Outcome | None:
+        """Execute a step. None if its lease was lost or released meanwhile: then nothing may be reported."""
         try:
             work: Work = await asyncio.to_thread(job.prepare, self._tools, self._secrets)
         except RunwrightError as error:
             return Outcome(error=ErrorInfo(error.code, error.detail, retryable=False, category="plan"))
-        except Exception as error:  # a provider of secrets, or a tool from elsewhere
-            message = f"The step could not be prepared: {type(error).__name__}."
+        except Exception as error:  # Secrets providers and installed tools may raise anything.
+            message = f"Preparing the step failed: {type(error).__name__}."
             return Outcome(error=ErrorInfo("STEP_RAISED", message, retryable=True, category="system"))
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -126,35 +130,35 @@ class Worker:
         outcome = await ended
         return outcome if job.lease_id in self._jobs else None
 
-    async def _beat(self) -> None:
-        """Keep the leases, and stop what is to be stopped."""
+    async def _send_heartbeats(self) -> None:
+        """Extend the leases, and obey the commands that come back for their steps."""
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             leases = list(self._jobs)
             if not leases:
                 continue
             try:
-                answer = await self._line.post("/v1/leases/beat", {"worker": self._name, "leases": leases})
+                response = await self._transport.post("/v1/leases/beat", {"worker": self._name, "leases": leases})
             except RunwrightError as error:
-                logger.warning("The beat was refused: %s", error)
+                logger.warning("Heartbeat rejected: %s", error)
                 continue
-            for lease_id, word in answer["leases"].items():
-                self._heed(lease_id, word)
+            for lease_id, command in response["leases"].items():
+                self._apply_command(lease_id, command)
 
-    def _heed(self, lease_id: str, word: str) -> None:
+    def _apply_command(self, lease_id: str, command: str) -> None:
         execution = self._running.get(lease_id)
-        if word == "stop" and execution is not None:
-            execution.cancel(STOP_GRACE)
-        elif word == "kill" and execution is not None:
+        if command == "stop" and execution is not None:
+            execution.cancel(STOP_GRACE_SECONDS)
+        elif command == "kill" and execution is not None:
             execution.kill()
-        elif word == "lost" and lease_id in self._jobs:
+        elif command == "lost" and lease_id in self._jobs:
             job = self._jobs.pop(lease_id)
-            logger.warning("The lease of %s of run %s was lost", job.order.path, job.order.run_id)
+            logger.warning("Lost the lease of step %s of run %s", job.assignment.path, job.assignment.run_id)
             if execution is not None:
                 execution.kill()
 
-    async def _tell(self) -> None:
-        """Send what steps print, soon after they do."""
+    async def _send_output(self) -> None:
+        """Send the output of running steps every OUTPUT_SECONDS."""
         while True:
             await asyncio.sleep(OUTPUT_SECONDS)
             for job in list(self._jobs.values()):
@@ -162,16 +166,17 @@ class Worker:
                     await job.send_output()
                 except RunwrightError as error:
                     if error.code != ErrorCode.LEASE_LOST:
-                        logger.warning("Output of %s was refused: %s", job.order.path, error)
+                        logger.warning("Output of step %s was rejected: %s", job.assignment.path, error)
 
-    async def _give_back(self) -> None:
-        jobs, self._jobs = self._jobs, {}  # so that nobody says what became of them
+    async def _release_jobs(self) -> None:
+        """Kill the remaining steps and release their leases, so that other workers execute them."""
+        jobs, self._jobs = self._jobs, {}  # Forgotten first, so that no outcome of a killed step is reported.
         for lease_id, job in jobs.items():
             execution = self._running.get(lease_id)
             if execution is not None:
                 execution.kill()
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(RELEASE_SECONDS):
                     await job.release()
             except (RunwrightError, TimeoutError):
-                pass  # its lease runs out
+                pass  # The lease expires by itself.

@@ -1,16 +1,16 @@
--- name: prepare_lane
--- What a lane sends is planned once for the life of its connection: planning an append takes longer than carrying it
--- out. Tables may be empty at that time and large later, so plans go by index whatever the tables look like.
+-- name: configure_writer
+-- Statements of a writer are planned once per connection: planning an append takes longer than executing it. Tables
+-- may be empty at that time and large later, so plans always use indexes.
 SET plan_cache_mode = force_generic_plan;
 SET enable_seqscan = off;
 SET jit = off;
 
 -- name: append
--- A whole group in one statement. First the shards' rows are locked, in order, and give out positions; then the
--- runs that are still as they were judged (same last event, same owner) move on and new ones are made; only
--- their events go in. A run that has ended is driven by nobody. What comes back are the runs that won; the others are read and judged again.
--- Numbers come as text with commas, fixed-length bytes one after another, and columns that are null throughout
--- as null: arrays are what a client spends its time on.
+-- Appends a whole batch in one statement. It locks the shards' rows in order and reserves positions; updates the
+-- runs that are unchanged since they were validated (same last event, same owner) and creates new ones; inserts only
+-- the events of these. A run that has ended has no owner. Returns the runs that were committed; the caller reads and
+-- validates the others again. Numbers are passed as comma-separated text, fixed-length bytes concatenated, and columns
+-- that are null throughout as null, because encoding arrays dominates the client's time.
 WITH tick AS (
     UPDATE shard SET pos = shard.pos + taken.count
     FROM (SELECT shard.shard, wanted.count
@@ -92,8 +92,8 @@ written AS (
 SELECT n, run_key FROM landed;
 
 -- name: append_step
--- The same for two events of one run that exists and stays in its status: the end of a step and the start of the next,
--- which is what a run that is driven alone sends all the time. It gives back the run, or nothing if it has moved on.
+-- Same as `append` for two events of one existing run whose status does not change: the end of a step and the start
+-- of the next, the most frequent append of a sequential run. Returns the run, or no row if the run has changed.
 WITH tick AS (
     UPDATE shard SET pos = pos + 2 WHERE shard = $1::smallint RETURNING shard, pos - 2 AS base
 ),
@@ -125,7 +125,7 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
        wake_at
 FROM run WHERE run_id = ANY ($1::text[]);
 
--- name: run_names
+-- name: run_ids
 SELECT run_key, run_id FROM run WHERE run_key < $1 ORDER BY run_key DESC LIMIT $2;
 
 -- name: find_runs_by_prefix
@@ -147,7 +147,7 @@ WHERE md5(workflow_id) = md5($2) AND md5(provider_run_id) = md5($3)
 ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
--- Newest first. The conditions are filled in by the caller from a fixed set: each has an index of its own.
+-- Newest first. The caller fills in conditions from a fixed set; each has its own index.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
@@ -159,7 +159,7 @@ SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id
 FROM event WHERE run_key = $1 AND run_seq > $2 ORDER BY run_seq LIMIT $3;
 
 -- name: read_tail
--- Up to $3 events of each shard, each shard's in order.
+-- Up to $3 events of each shard, in order within the shard.
 SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engine_attempt_id, e.logical_attempt_id,
        e.idempotency_key, e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
        e.payload_digest, e.hash, e.shard, e.pos,
@@ -171,7 +171,7 @@ LEFT JOIN run ON run.run_key = e.run_key
 ORDER BY e.shard, e.pos;
 
 -- name: run_index
--- The keys and ids of some runs, to be kept in memory.
+-- Keys and ids of several runs, for the in-memory index.
 SELECT run_key, idempotency_key, run_seq, event_id FROM event WHERE run_key = ANY ($1::bigint[]);
 
 -- name: early_ids
@@ -197,13 +197,13 @@ SELECT last_seq FROM run WHERE run_key = $1 FOR UPDATE;
 -- name: erase_payload
 UPDATE event SET payload_digest = $1, payload = NULL WHERE run_key = $2 AND run_seq = $3;
 
--- name: misplaced
--- Events whose place in the log is not behind that of the event before them, or in another shard.
+-- name: misplaced_events
+-- Events whose position is not after that of the preceding event, or that are in another shard.
 SELECT run_seq
 FROM (SELECT run_seq, pos, shard, lag(pos) OVER (ORDER BY run_seq) AS earlier FROM event WHERE run_key = $1) AS e
 WHERE pos <= earlier OR shard <> (SELECT run.shard FROM run WHERE run.run_key = $1) LIMIT 100;
 
--- name: orphans
+-- name: orphaned_runs
 SELECT DISTINCT run_key FROM event WHERE NOT EXISTS (SELECT FROM run WHERE run.run_key = event.run_key) LIMIT 100;
 
 -- name: insert_alert
@@ -222,7 +222,7 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 -- name: find_leases
 SELECT owner, epoch, expires_at, host, pid, started FROM lease WHERE owner = ANY ($1::text[]);
 
--- name: put_lease
+-- name: store_lease
 INSERT INTO lease (owner, epoch, expires_at, host, pid, started)
 VALUES ($1, 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $2, $3, $4, $5)
 ON CONFLICT (owner) DO UPDATE SET epoch = lease.epoch + 1, expires_at = excluded.expires_at, host = excluded.host,
@@ -230,7 +230,7 @@ ON CONFLICT (owner) DO UPDATE SET epoch = lease.epoch + 1, expires_at = excluded
 RETURNING epoch, expires_at;
 
 -- name: extend_lease
--- A lease that has ended stays ended.
+-- An expired lease cannot be extended.
 UPDATE lease SET expires_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3
 WHERE owner = $1 AND epoch = $2 AND expires_at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 RETURNING expires_at;
@@ -238,17 +238,17 @@ RETURNING expires_at;
 -- name: end_lease
 UPDATE lease SET expires_at = 0 WHERE owner = $1 AND epoch = $2;
 
--- name: own_run
--- Take or leave a run, if its owner is still the one that was seen.
+-- name: set_run_owner
+-- Claim or release a run if its owner is still the expected one.
 UPDATE run SET owner = $1, epoch = $2, wake_at = $3
 WHERE run_id = $4 AND owner IS NOT DISTINCT FROM $5 AND epoch IS NOT DISTINCT FROM $6
 RETURNING run_key;
 
--- name: leases
+-- name: list_leases
 SELECT owner, epoch, expires_at, host, pid, started FROM lease;
 
--- name: forget_leases
--- Those that ended long ago and that no run points to any more.
+-- name: delete_old_leases
+-- Leases that expired long ago and that no run refers to.
 DELETE FROM lease WHERE expires_at < $1 AND owner NOT IN (SELECT owner FROM run WHERE owner IS NOT NULL);
 
 -- name: due_runs
@@ -256,19 +256,19 @@ SELECT run_id, owner, epoch FROM run
 WHERE wake_at <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AND owner IS NULL
 ORDER BY wake_at LIMIT $1;
 
--- name: runs_of
--- The runs of an owner in an epoch, or in any that is not this one.
+-- name: abandoned_runs
+-- Unfinished runs of an owner in any epoch but its live one; in every epoch if it is not live (null).
 SELECT run_id, owner, epoch FROM run
 WHERE owner = $1 AND (epoch <> $2 OR $2 IS NULL) AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
 LIMIT $3;
 
--- name: owners
+-- name: run_owners
 SELECT DISTINCT owner FROM run WHERE owner IS NOT NULL;
 
 -- name: end_positions
 SELECT pos FROM shard ORDER BY shard;
 
--- name: signalled
+-- name: runs_signalled
 SELECT event.shard, event.pos, run.run_id
 FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
 JOIN event ON event.shard = seen.shard AND event.pos > seen.pos AND event.event_type = 'SignalAccepted'
@@ -278,25 +278,25 @@ ORDER BY event.shard, event.pos;
 -- name: find_seq
 SELECT run_seq FROM event WHERE run_key = $1 AND coalesce(step_id, '') COLLATE "C" = $2 AND idempotency_key = $3;
 
--- name: put_plan
+-- name: insert_plan
 INSERT INTO plan (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO NOTHING;
 
--- name: get_plan
+-- name: load_plan
 SELECT body FROM plan WHERE sha256 = $1;
 
--- name: put_value
+-- name: insert_value
 INSERT INTO value (sha256, body) VALUES ($1, $2) ON CONFLICT (sha256) DO UPDATE SET body = excluded.body
 WHERE value.body IS DISTINCT FROM excluded.body;
 
--- name: get_value
+-- name: load_value
 SELECT body FROM value WHERE sha256 = $1;
 
--- name: counts
+-- name: totals
 SELECT count(*), coalesce(sum(last_seq), 0)::bigint, current_setting('server_version') FROM run;
 
 
--- Look-ups. By type and entity a run is read through, and by type and time the log from that time on: an index for
--- these would cost every append 6 to 23 % (decision 20), and without one a run of 100,000 events takes 40 ms.
+-- Lookups. A search by type and entity scans the run, a search by type and time scans the log from that time on: an
+-- index would cost every append 6 to 23 % (decision 20); without one, a run of 100,000 events takes 40 ms.
 
 -- name: find_foreign_id
 SELECT run_seq FROM event WHERE run_key = $1 AND md5(foreign_event_id) = md5($2) AND foreign_event_id = $2;
@@ -306,7 +306,7 @@ SELECT run_seq FROM event WHERE run_key = $1 AND event_id = $2 AND run_seq > 204
 UNION ALL SELECT run_seq FROM event WHERE run_key = $1 AND run_seq <= 2048 AND event_id = $2;
 
 -- name: select_run
--- Events of these types, about this entity or what is beneath it; either may be null.
+-- Events of these types, about this entity or its descendants; either may be null.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
 FROM event WHERE run_key = $1 AND run_seq > $2
@@ -327,7 +327,7 @@ LEFT JOIN run ON run.run_key = e.run_key
 ORDER BY e.shard, e.pos;
 
 -- name: times_at
--- When the first event at or after a position of each shard was persisted.
+-- For each shard, the time of the first event at or after a position.
 SELECT (SELECT persisted_at FROM event WHERE event.shard = seen.shard AND event.pos >= seen.pos
         ORDER BY event.pos LIMIT 1)
 FROM unnest($1::smallint[], $2::bigint[]) WITH ORDINALITY AS seen (shard, pos, place) ORDER BY place;

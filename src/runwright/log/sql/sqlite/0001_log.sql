@@ -1,8 +1,8 @@
 -- The log on SQLite.
 --
--- Events lie in the order of their commits: `pos` is the cursor of whoever tails every run. That keeps
--- the writes of many runs together in a few pages; clustering by run was measured at a third of the speed.
--- What is constant for a run is stored once. Ids, keys and hashes are bytes, payloads verbatim.
+-- Events are stored in commit order: `pos` is the cursor for tailing all runs. This keeps the writes of many
+-- runs together in a few pages; clustering by run was measured at a third of the speed.
+-- The constants of a run are stored once. Ids, keys and hashes are bytes, payloads verbatim.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -18,18 +18,18 @@ CREATE TABLE run (
     plan_id         TEXT NOT NULL,
     plan_version    TEXT NOT NULL,
     enforcement     TEXT NOT NULL,      -- strict | observe
-    created_at      INTEGER NOT NULL,   -- microseconds since 1970, as every time here
-    -- The fold of the run's events, written with each of them; `rebuild` gives the same bytes.
+    created_at      INTEGER NOT NULL,   -- microseconds since 1970, like every time in this schema
+    -- The folded summary, updated with every event; `rebuild` computes the same bytes.
     last_seq        INTEGER NOT NULL,
     head            BLOB NOT NULL,      -- hash of the last event
-    persisted_at    INTEGER NOT NULL,   -- of the last event: never runs backwards
+    persisted_at    INTEGER NOT NULL,   -- time of the last event; never decreases
     status          TEXT NOT NULL,
     summary         TEXT NOT NULL,      -- RunSummary as JSON
     provider        TEXT,
     workflow_id     TEXT,
     provider_run_id TEXT,
-    edition         INTEGER NOT NULL DEFAULT 0,  -- raised when the fold is written other than by an append
-    -- Who drives the run. Operational, not folded.
+    edition         INTEGER NOT NULL DEFAULT 0,  -- incremented when the summary is written by anything but an append
+    -- The driver of the run. Operational, not folded.
     owner           TEXT,
     epoch           INTEGER,
     wake_at         INTEGER
@@ -61,14 +61,14 @@ CREATE TABLE event (
     foreign_event_id   TEXT,
     traceparent        TEXT,
     payload            BLOB,
-    payload_digest     BLOB,            -- only where the payload was erased
+    payload_digest     BLOB,            -- set only if the payload was erased
     hash               BLOB NOT NULL
 );
 
 CREATE UNIQUE INDEX event_by_seq ON event (run_key, run_seq);
 CREATE UNIQUE INDEX event_by_key ON event (run_key, idempotency_key);
--- An event id is looked up to refuse its reuse. For a run's first 2048 events that is done in memory, so that
--- the index costs nothing to the many runs that are short.
+-- Event ids are looked up to refuse reuse. The ids of a run's first 2048 events are checked in memory, so that
+-- the index costs nothing for the many short runs.
 CREATE UNIQUE INDEX event_by_id ON event (run_key, event_id) WHERE run_seq > 2048;
 
 CREATE TABLE lease (
@@ -84,7 +84,7 @@ CREATE TABLE alert (
     alert_key INTEGER PRIMARY KEY,
     code      TEXT NOT NULL,
     severity  TEXT NOT NULL,
-    run_id    TEXT NOT NULL,            -- '' for alerts that are about no run
+    run_id    TEXT NOT NULL,            -- '' for alerts not about a run
     subject   TEXT NOT NULL,
     detail    TEXT NOT NULL,
     facts     TEXT NOT NULL,
@@ -92,7 +92,7 @@ CREATE TABLE alert (
     UNIQUE (code, run_id, subject)
 );
 
--- What a list page shows: folded data only.
+-- Columns of the run list: folded data only.
 CREATE VIEW run_summary AS
 SELECT run_id, tenant_id, project_id, environment_id, plan_id, plan_version, created_at, last_seq, status, summary
 FROM run;

@@ -4,12 +4,12 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
        wake_at
 FROM run WHERE run_id = ?;
 
--- name: run_names
--- As bytes: a name may be damaged, and verify must still get past it.
+-- name: run_ids
+-- As bytes: an id may be corrupt, and verify must still be able to continue.
 SELECT run_key, CAST(run_id AS BLOB) FROM run WHERE run_key < ? ORDER BY run_key DESC LIMIT ?;
 
 -- name: find_runs_by_prefix
--- GLOB would read wildcards in an id; a range does not.
+-- A range instead of GLOB, which would interpret wildcards in an id.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
@@ -25,20 +25,20 @@ SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_ver
 FROM run WHERE provider = ? AND workflow_id = ? AND provider_run_id = ? ORDER BY run_key DESC LIMIT 1;
 
 -- name: list_runs
--- Newest first. The conditions are filled in by the caller from a fixed set: each has an index of its own.
+-- Newest first. The caller fills in conditions from a fixed set; each has its own index.
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
 FROM run WHERE {conditions} ORDER BY run_key DESC LIMIT {limit};
 
 -- name: read_run
--- The cast: somebody may have written text into the file with a tool of their own, and verify must get to say so.
+-- The cast lets verify report payloads that another tool has overwritten with text.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash
 FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
 
 -- name: read_run_damaged
--- The same with text as bytes: for a file in which some text is no longer valid.
+-- Same as `read_run` with text as bytes, for files with invalid text.
 SELECT run_seq, CAST(event_id AS BLOB), CAST(event_type AS BLOB), schema_version, CAST(step_id AS BLOB),
        engine_attempt_id, logical_attempt_id, CAST(idempotency_key AS BLOB), CAST(emitted_at AS BLOB), persisted_at,
        CAST(emitted_by AS BLOB), CAST(foreign_event_id AS BLOB), CAST(traceparent AS BLOB), CAST(payload AS BLOB),
@@ -46,7 +46,7 @@ SELECT run_seq, CAST(event_id AS BLOB), CAST(event_type AS BLOB), schema_version
 FROM event WHERE run_key = ? AND run_seq > ? ORDER BY run_seq LIMIT ?;
 
 -- name: read_fold
--- As much of a run's events as a fold looks at.
+-- Only the columns that a fold needs.
 SELECT run_seq, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, emitted_at, persisted_at,
        CAST(payload AS BLOB)
 FROM event WHERE run_key = ? ORDER BY run_seq;
@@ -60,7 +60,7 @@ FROM event WHERE pos > ? ORDER BY pos LIMIT ?;
 SELECT run_id, tenant_id, project_id, environment_id, plan_id, plan_version FROM run WHERE run_key = ?;
 
 -- name: run_index
--- The keys and ids of a run, to be kept in memory.
+-- Keys and ids of a run, for the in-memory index.
 SELECT idempotency_key, run_seq, event_id FROM event WHERE run_key = ?;
 
 -- name: find_key
@@ -92,12 +92,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 UPDATE run SET last_seq = ?, head = ?, persisted_at = ?, summary = ? WHERE run_key = ?;
 
 -- name: advance_runs
--- The same for many at once.
+-- Same as `advance_run` for several runs.
 UPDATE run SET last_seq = new.column1, head = new.column2, persisted_at = new.column3, summary = new.column4
 FROM (VALUES (?, ?, ?, ?, ?)) AS new WHERE run.run_key = new.column5;
 
--- name: move_run
--- Nobody drives a run that has ended.
+-- name: update_run_status
+-- A run that has ended has no owner.
 UPDATE run SET last_seq = ?1, head = ?2, persisted_at = ?3, summary = ?4, status = ?5, provider = ?6, workflow_id = ?7,
                provider_run_id = ?8, owner = iif(?9, NULL, owner), epoch = iif(?9, NULL, epoch),
                wake_at = iif(?9, NULL, wake_at)
@@ -110,12 +110,12 @@ WHERE run_key = ? AND last_seq = ? RETURNING run_key;
 -- name: erase_payload
 UPDATE event SET payload_digest = ?, payload = NULL WHERE run_key = ? AND run_seq = ?;
 
--- name: misplaced
--- Events whose place in the log is not behind that of the event before them.
+-- name: misplaced_events
+-- Events whose position is not after that of the preceding event.
 SELECT run_seq FROM (SELECT run_seq, pos, lag(pos) OVER (ORDER BY run_seq) AS earlier FROM event WHERE run_key = ?)
 WHERE pos <= earlier LIMIT 100;
 
--- name: orphans
+-- name: orphaned_runs
 SELECT DISTINCT run_key FROM event WHERE run_key NOT IN (SELECT run_key FROM run) ORDER BY run_key LIMIT 100;
 
 -- name: insert_alert
@@ -131,7 +131,7 @@ ORDER BY alert_key;
 -- name: find_lease
 SELECT owner, epoch, expires_at, host, pid, started FROM lease WHERE owner = ?;
 
--- name: put_lease
+-- name: store_lease
 INSERT INTO lease (owner, epoch, expires_at, host, pid, started) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (owner) DO UPDATE SET epoch = excluded.epoch, expires_at = excluded.expires_at, host = excluded.host,
                                   pid = excluded.pid, started = excluded.started;
@@ -139,47 +139,47 @@ ON CONFLICT (owner) DO UPDATE SET epoch = excluded.epoch, expires_at = excluded.
 -- name: extend_lease
 UPDATE lease SET expires_at = ? WHERE owner = ? AND epoch = ?;
 
--- name: own_run
+-- name: set_run_owner
 UPDATE run SET owner = ?, epoch = ?, wake_at = ? WHERE run_key = ?;
 
--- name: leases
+-- name: list_leases
 SELECT owner, epoch, expires_at, host, pid, started FROM lease;
 
--- name: forget_leases
--- Those that ended long ago and that no run points to any more.
+-- name: delete_old_leases
+-- Leases that expired long ago and that no run refers to.
 DELETE FROM lease WHERE expires_at < ? AND owner NOT IN (SELECT owner FROM run WHERE owner IS NOT NULL);
 
 -- name: due_runs
 SELECT run_key, run_id FROM run WHERE wake_at <= ? AND owner IS NULL ORDER BY wake_at LIMIT ?;
 
--- name: runs_of
--- The runs of an owner in an epoch, or in any that is not this one.
+-- name: abandoned_runs
+-- Unfinished runs of an owner in any epoch but its live one; in every epoch if it is not live (null).
 SELECT run_key, run_id FROM run
 WHERE owner = :owner AND (epoch <> :living OR :living IS NULL)
   AND status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED')
 LIMIT :limit;
 
--- name: owners
+-- name: run_owners
 SELECT DISTINCT owner FROM run WHERE owner IS NOT NULL;
 
 -- name: end_position
 SELECT coalesce(max(pos), 0) FROM event;
 
--- name: signalled
+-- name: runs_signalled
 SELECT pos, (SELECT run_id FROM run WHERE run.run_key = event.run_key) FROM event
 WHERE event_type = 'SignalAccepted' AND pos > ? ORDER BY pos LIMIT 1000;
 
--- name: put_plan
+-- name: insert_plan
 INSERT INTO plan (sha256, body) VALUES (?, ?) ON CONFLICT (sha256) DO NOTHING;
 
--- name: get_plan
+-- name: load_plan
 SELECT body FROM plan WHERE sha256 = ?;
 
--- name: counts
+-- name: totals
 SELECT count(*), coalesce(sum(last_seq), 0) FROM run;
 
--- Look-ups. By type and entity a run is read through, and by type and time the log from that time on: an index for
--- these would cost every append 6 to 23 % (decision 20), and without one a run of 100,000 events takes 40 ms.
+-- Lookups. A search by type and entity scans the run, a search by type and time scans the log from that time on: an
+-- index would cost every append 6 to 23 % (decision 20); without one, a run of 100,000 events takes 40 ms.
 
 -- name: find_foreign_id
 SELECT run_seq FROM event WHERE run_key = ? AND foreign_event_id = ?;
@@ -189,7 +189,7 @@ SELECT run_seq FROM event WHERE run_key = ?1 AND event_id = ?2 AND run_seq > 204
 UNION ALL SELECT run_seq FROM event WHERE run_key = ?1 AND run_seq <= 2048 AND event_id = ?2;
 
 -- name: select_run
--- Events of these types (a JSON list), about this entity or what is beneath it; either may be null.
+-- Events of these types (a JSON list), about this entity or its descendants; either may be null.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, CAST(payload AS BLOB), payload_digest, hash
 FROM event WHERE run_key = ?1 AND run_seq > ?2

@@ -1,0 +1,191 @@
+"""API tokens: created here, shown once, and stored as digests."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from runwright.contract.clock import Clock
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.timestamps import from_micros
+from runwright.log.side_tables import SideTables
+from runwright.plans.problems import did_you_mean
+
+from .roles import RANK, ROLES, SCOPES, Actor, check_tenant
+
+PREFIX = "rwt"
+CACHE_SECONDS = 1.0
+"""How long a token is cached: one that was revoked in another process remains valid for so long."""
+MAX_CACHED = 10_000
+MAX_LENGTH = 256
+
+
+class Token(msgspec.Struct, frozen=True, rename="camel"):
+    """A token without its secret, as it may be shown."""
+
+    token_id: str
+    name: str
+    tenant_id: str | None
+    roles: tuple[str, ...]
+    scopes: tuple[str, ...]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class _StoredToken(msgspec.Struct, frozen=True):
+    token: Token
+    digest: bytes
+    expires_at: int | None
+
+
+class Tokens:
+    def __init__(self, side_tables: SideTables, clock: Clock) -> None:
+        self._side_tables = side_tables
+        self._clock = clock
+        self._cache: dict[str, tuple[float, _StoredToken | None]] = {}
+        self._has_any: tuple[float, bool] = (float("-inf"), False)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        by: Actor,
+        tenant_id: str | None = None,
+        roles: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        lifetime: float | None = None,
+    ) -> tuple[Token, str]:
+        """Create a token. Returns it with the text that its holder sends, which is not stored."""
+        check_token(name, by=by, tenant_id=tenant_id, roles=roles, scopes=scopes, lifetime=lifetime)
+        tenant_id = by.tenant_id if tenant_id is None else tenant_id
+        token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
+        now = self._clock.now()
+        expires_at = None if lifetime is None else now + int(lifetime * 1e6)
+        ordered = ([role for role in ROLES if role in roles], [scope for scope in SCOPES if scope in scopes])
+        lists = [msgspec.json.encode(names).decode() for names in ordered]
+        row = (token_id, name, _digest(secret), tenant_id, *lists, now, by.actor_id, expires_at)
+        await self._side_tables.write("insert_token", *row)
+        self._has_any = (float("-inf"), False)
+        return _decode_row((*row, None)).token, f"{PREFIX}_{token_id}_{secret}"
+
+    async def verify(self, text: str) -> Token:
+        """Return the token with this text. Raises AUTHN_FAILED if it is unknown, expired or revoked."""
+        parts = text.split("_", 2)
+        stored = None
+        if len(text) <= MAX_LENGTH and text.isascii() and len(parts) == 3 and parts[0] == PREFIX:
+            stored = await self._find(parts[1])
+        if stored is None or not hmac.compare_digest(stored.digest, _digest(parts[2])):
+            raise _authentication_failed("Unknown token.")
+        if stored.token.revoked_at is not None:
+            raise _authentication_failed("The token was revoked.")
+        if stored.expires_at is not None and stored.expires_at <= self._clock.now():
+            raise _authentication_failed("The token has expired.")
+        return stored.token
+
+    async def _find(self, token_id: str) -> _StoredToken | None:
+        read_at, stored = self._cache.get(token_id, (float("-inf"), None))
+        now = self._clock.monotonic()
+        if now - read_at < CACHE_SECONDS:
+            return stored
+        rows = await self._side_tables.read("find_token", token_id)
+        stored = _decode_row(rows[0]) if rows else None
+        if len(self._cache) >= MAX_CACHED:
+            self._cache.clear()
+        self._cache[token_id] = (now, stored)
+        return stored
+
+    async def has_any(self) -> bool:
+        """Return whether a token was ever created. Until then, callers are not authenticated."""
+        read_at, has_any = self._has_any
+        if not has_any and self._clock.monotonic() - read_at >= CACHE_SECONDS:
+            self._has_any = (self._clock.monotonic(), bool(await self._side_tables.read("token_exists")))
+        return self._has_any[1]
+
+    async def list(self, tenant_id: str | None = None) -> list[Token]:
+        rows = await self._side_tables.select("list_tokens", [("tenant_id =", tenant_id)])
+        return [_decode_row(row).token for row in rows]
+
+    async def revoke(self, token_id: str, *, by: Actor) -> None:
+        """Revoke a token. Raises TOKEN_NOT_FOUND if there is none that this actor can access."""
+        rows = await self._side_tables.read("find_token", token_id)
+        stored = _decode_row(rows[0]) if rows else None
+        if stored is None or not (by.tenant_id is None or by.tenant_id == stored.token.tenant_id):
+            raise RunwrightError(ErrorCode.TOKEN_NOT_FOUND, f"Token {token_id[:64]!r} not found.")
+        await self._side_tables.write("revoke_token", token_id, self._clock.now())
+        self._cache.pop(token_id, None)
+
+
+def actor_from_token(token: Token, source_ip: str | None, user_agent: str | None) -> Actor:
+    return Actor(token.name, token.roles, "api", token.tenant_id, token.scopes, token.token_id, source_ip, user_agent)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()
+
+
+def _decode_row(row: Any) -> _StoredToken:
+    token_id, name, digest, tenant_id, roles, scopes, created_at, created_by, expires_at, revoked_at = row
+    token = Token(
+        token_id,
+        name,
+        tenant_id,
+        tuple(msgspec.json.decode(roles, type=list[str])),
+        tuple(msgspec.json.decode(scopes, type=list[str])),
+        from_micros(created_at),
+        created_by,
+        None if expires_at is None else from_micros(expires_at),
+        None if revoked_at is None else from_micros(revoked_at),
+    )
+    return _StoredToken(token, digest, expires_at)
+
+
+def check_token(
+    name: str,
+    *,
+    by: Actor,
+    tenant_id: str | None = None,
+    roles: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    lifetime: float | None = None,
+) -> None:
+    """Raise an error for an invalid token, or one that this actor may not create."""
+    _check_name("name", name)
+    if tenant_id is not None:
+        _check_name("tenant", tenant_id)
+        check_tenant(by, tenant_id)
+    for kind, names, known in (("role", roles, ROLES), ("scope", scopes, SCOPES)):
+        for each in names:
+            if each not in known:
+                raise _invalid(f"Unknown {kind} {each!r}.{did_you_mean(each, known)} Allowed: {', '.join(known)}.")
+    if not roles and not scopes:
+        raise _invalid("A token must have a role or a scope.")
+    if lifetime is not None and not 0 < lifetime <= 100 * 366 * 86_400:
+        raise _invalid("The lifetime of a token must be positive and at most 100 years.")
+    highest = max((RANK[role] for role in by.roles if role in RANK), default=-1)
+    above = [role for role in roles if RANK.get(role, RANK["Admin"]) > highest]
+    if above:
+        raise RunwrightError(ErrorCode.AUTHZ_DENIED, f"You cannot grant the role {above[0]}: it exceeds your own.")
+    if "System" in roles and by.tenant_id is not None:
+        raise RunwrightError(
+            ErrorCode.AUTHZ_DENIED, "Only an actor that is not bound to a tenant can grant the role System."
+        )
+
+
+def _check_name(field: str, text: str) -> None:
+    if not 0 < len(text) <= 128 or not text.isprintable() or "|" in text:
+        raise _invalid(f"A {field} must have 1 to 128 printable characters, and no |.")
+
+
+def _invalid(message: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.INVALID_ARGUMENT, message)
+
+
+def _authentication_failed(message: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.AUTHN_FAILED, f"{message} Ask an Admin for a new one: `runwright token create`.")

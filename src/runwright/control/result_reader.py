@@ -1,0 +1,80 @@
+"""ResultReader: the results of steps, tasks and runs, also those that are stored by reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import RunIdentity
+from runwright.contract.result_ref import parse_result_address, ref_digest
+from runwright.contract.snapshot import StepSnapshot
+from runwright.contract.transitions import ENDED, RunStatus, StepStatus
+from runwright.core.decider import Decider
+from runwright.core.scheduling.stored_values import MissingValues
+from runwright.core.scheduling.value_refs import stored_item
+from runwright.runtimes.recovery import fold_run
+from runwright.runtimes.results import load_result
+from runwright.runtimes.services import RunServices
+
+
+class ResultReader:
+    def __init__(self, services: RunServices) -> None:
+        self._services = services
+        self._log = services.log
+
+    async def step_result(self, run_id: str, step_id: str) -> Any:
+        """The result of a step, or of the task of a playbook that a result address names."""
+        run = (await self._log.find_run(run_id)).identity
+        if (address := parse_result_address(step_id)) is not None:
+            if address.run_id != run_id:
+                message = f"The result address belongs to run {address.run_id!r}, not to run {run_id!r}."
+                raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, message)
+            return await load_result(self._log, self._services.results, step_id, run.tenant_id)
+        snapshot = await self._log.snapshot(run_id)
+        step = next((step for step in snapshot.steps if step.step_id == step_id), None)
+        if step is None:
+            raise RunwrightError(
+                ErrorCode.STEP_NOT_FOUND, f"Step {step_id!r} of run {run_id!r} not found, or not started."
+            )
+        return await self._completed_result(run, step)
+
+    async def _completed_result(self, run: RunIdentity, step: StepSnapshot) -> Any:
+        for event_type in ("StepCompleted", "StepSkipped"):
+            record = await self._log.find_event(run.run_id, event_type, step.step_id, step.logical_attempt_id)
+            if record is not None and record.payload is not None:
+                reference = record.payload.get("resultRef")
+                value = record.payload.get("result") if reference is None else await self._fetch(run, reference)
+                if step.iterations and isinstance(value, list):
+                    return [await self._iteration_result(run, part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+                return value
+        advice = " Wait for its end." if step.status in (StepStatus.PENDING, StepStatus.RUNNING) else ""
+        message = f"Step {step.step_id!r} has no result: it is {step.status}.{advice}"
+        raise RunwrightError(ErrorCode.STEP_NOT_TERMINAL, message)
+
+    async def run_result(self, run_id: str) -> Any:
+        """The result of a completed run, as its plan defines it."""
+        row = await self._log.find_run(run_id)
+        graph = await self._services.run_plans.graph_of(row.identity)
+        if row.status is not RunStatus.COMPLETED:
+            has_ended = row.status in ENDED
+            code = ErrorCode.RUN_TERMINAL if has_ended else ErrorCode.RUN_NOT_TERMINAL
+            advice = "" if has_ended else " Wait for its end."
+            raise RunwrightError(code, f"Run {run_id!r} has no result: it is {row.status}.{advice}")
+        decider = Decider(graph, await fold_run(self._log, run_id, graph.result_steps), row.identity)
+        while True:
+            try:
+                return decider.scheduler.result()
+            except MissingValues as missing:
+                for ref in missing.refs.values():
+                    decider.values.cache.add(ref_digest(ref), await self._fetch(row.identity, ref), 0)
+
+    async def _fetch(self, run: RunIdentity, reference: dict[str, Any]) -> Any:
+        return msgspec.json.decode(await self._services.results.get(run, reference))
+
+    async def _iteration_result(self, run: RunIdentity, part: Any) -> Any:
+        stored = stored_item(part)
+        if stored is None:
+            return part
+        return msgspec.json.decode(stored.raw or b"null") if stored.ref is None else await self._fetch(run, stored.ref)

@@ -1,1 +1,0 @@
-"""Where expressions run: Jinja's syntax, our own evaluation, a bound on everything."""

@@ -1,0 +1,99 @@
+"""SchedulingContext: the state of one run, the time, and the drafts of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runwright.contract import payloads
+from runwright.contract.events import RunIdentity
+from runwright.contract.keys import RUN
+from runwright.contract.refs import ErrorInfo
+from runwright.contract.timestamps import from_micros, to_micros
+from runwright.contract.transitions import STEP_TRANSITIONS, RunStatus
+from runwright.core.fold.evolve import transition
+from runwright.core.fold.state import RunState
+from runwright.core.graph.plan_graph import PlanGraph
+
+from .drafts import Draft, Payload, Violation, draft
+from .result_refs import StorageKey
+from .stored_values import StoredValues
+
+OnEmitted = Callable[[Draft], None]
+
+
+class SchedulingContext:
+    """The state of one run and the drafts made from it. Every draft is folded as soon as it is emitted."""
+
+    def __init__(
+        self, graph: PlanGraph, state: RunState, run: RunIdentity, engine_attempt: int = 1, drain_timeout: float = 300.0
+    ) -> None:
+        assert state.execution is not None, "a run is scheduled on a state that was folded with its execution state"
+        self.graph = graph
+        self.state = state
+        self.execution = state.execution
+        self.run = run
+        self.engine_attempt = engine_attempt
+        self.drain_timeout = drain_timeout  # seconds
+        self.values = StoredValues()
+        self.missing_values: dict[str, dict[str, Any]] = {}  # references to fetch before all can be decided
+        self.pending_values: dict[str | StorageKey, bytes] = {}  # values to store before the drafts are appended
+        self.suppressed_entities: set[str] = set()  # entities about which a forbidden event was nearly emitted
+        self.violations: list[Violation] = []  # not reported yet
+        self.emitted = 0  # events so far
+        self.now = 0  # microseconds since 1970
+        self._now_text = ""
+        self._drafts: list[Draft] = []
+        self._on_emitted: OnEmitted | None = None
+
+    def subscribe(self, on_emitted: OnEmitted) -> None:
+        """Call this with every draft about an entity of the run."""
+        self._on_emitted = on_emitted
+
+    @property
+    def status(self) -> RunStatus:
+        return self.state.summary.status
+
+    def set_time(self, now: int) -> None:
+        self.now = self.values.now = now
+        self._now_text = from_micros(now)
+
+    def emit(self, event_type: str, path: str | None = None, attempt: int = 1, payload: Payload = None) -> None:
+        """Draft an event and fold it. An event the state machines forbid is not drafted: its entity is suppressed until
+        the next refold, and a Violation is recorded. A forbidden event about the run itself raises the Violation."""
+        if path in self.suppressed_entities and event_type in STEP_TRANSITIONS:
+            return
+        event = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload)
+        if (invalid := transition(self.state, event)) is not None:
+            if path is None:
+                raise Violation(RUN, invalid)
+            self.suppressed_entities.add(path)
+            self.violations.append(Violation(path, invalid))
+            return
+        self._drafts.append(event)
+        self.emitted += 1
+        if path is not None and self._on_emitted is not None:
+            self._on_emitted(event)
+
+    def mark_append_boundary(self) -> None:
+        """Allow the log to end here. A long list of drafts is appended in parts that end at such boundaries only: a
+        process that recovers the run there makes the same decisions."""
+        if self._drafts:
+            self._drafts[-1].is_append_boundary = True
+
+    def drain_drafts(self) -> tuple[list[Draft], dict[str | StorageKey, bytes]]:
+        """Drafts since the last call, and the values that must be stored before they are appended."""
+        drafts, self._drafts = self._drafts, []
+        values, self.pending_values = self.pending_values, {}
+        return drafts, values
+
+    def fail_step(self, path: str, attempt: int, code: str, message: str) -> None:
+        """Fail a step for a reason that lies in the plan."""
+        error = ErrorInfo(code, message, retryable=False, category="plan")
+        self.emit("StepFailed", path, attempt, payloads.StepFailed(error, 0.0))
+
+    def ms_since(self, start: str | None) -> float | None:
+        return None if start is None else max(0, self.now - to_micros(start)) / 1000
+
+    def ms_since_micros(self, start: int) -> float:
+        return max(0, self.now - start) / 1000

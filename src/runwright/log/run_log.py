@@ -1,0 +1,487 @@
+"""RunLog: the public interface of the log. The backends implement `Store`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Self
+
+from runwright.contract.clock import Clock, Ids
+from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
+from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.keys import key_bytes
+from runwright.contract.plan import content_hash
+from runwright.contract.refs import DEFAULT_TENANT, tenant_scoped_name
+from runwright.contract.snapshot import RunSnapshot
+from runwright.contract.timestamps import from_micros
+from runwright.contract.transitions import Enforcement
+from runwright.core.fold.state import RunState, freeze
+from runwright.core.integrity.chain import StoredEvent
+from runwright.log.append.authority import NOT_ATTEMPTED, AppendCounters, Fence, RunAppend
+from runwright.log.append.prepare import PreparedEvent, prepare, record, run_id_in
+from runwright.log.append.queue import AppendQueue
+
+from .maintenance import Maintenance
+from .model import AppendResult, EventFilter, RunFilter, RunPage, RunRow, TailPage
+from .notifier import Notifier
+from .replay import fold_rows
+from .row_mapping import detect_corruption
+from .system_clock import SystemClock, SystemIds
+from .validation import check_number, expected_seq_for, is_valid_name, not_found, parse_time
+
+PAGE = 1000
+CLOCK_SKEW_MICROS = 10_000_000  # tolerated difference between the clocks of processes
+MAX_CACHED_RUNS = 1000  # runs whose key and identity are cached
+_NO_RUNS: set[str] = set()
+
+
+class AppendRefused(RunwrightError):
+    """Part of an append was refused. `results` has a receipt or a refusal for each of its events."""
+
+    def __init__(self, refusal: Refusal, results: Sequence[AppendResult]) -> None:
+        super().__init__(ErrorCode(refusal.code), refusal.detail, **refusal.facts)
+        self.results = results
+
+
+class RunLog(Maintenance):
+    """The log of all runs: append, read, tail, search and verify events."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        write_budget: float = 3.0,
+        payload_limit: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.ids: Ids = ids or SystemIds()
+        self.counters = AppendCounters()
+        self._listeners = []
+        self._payload_limit = payload_limit
+        self._run_keys: dict[str, tuple[int, RunIdentity]] = {}
+        self._append_queue = AppendQueue(write_budget, self.clock.monotonic)
+        self._notifier = Notifier(self.clock, self._changed_elsewhere)
+
+    @property
+    def write_budget(self) -> float:
+        """Time in seconds after which an append raises STORE_WRITE_BUDGET_EXCEEDED."""
+        return self._append_queue.budget
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Writing
+
+    async def create_run(
+        self,
+        run: RunIdentity,
+        first_events: Sequence[RunEventWrite | PreparedEvent] = (),
+        *,
+        enforcement: Enforcement = Enforcement.STRICT,
+        fence: Fence | None = None,
+    ) -> list[Receipt]:
+        """Create a run and its first events in one transaction; raises RUN_ALREADY_EXISTS."""
+        check_identity(run)
+        prepared = [
+            event if isinstance(event, PreparedEvent) else prepare(event, self._payload_limit) for event in first_events
+        ]
+        append = RunAppend(run.run_id, prepared, fence=fence, create=(run.context, Enforcement(enforcement)))
+        await self._append_queue.submit([append], self._enqueue)
+        return _receipts_or_raise(append.results)
+
+    async def append(
+        self,
+        events: Sequence[RunEventWrite],
+        *,
+        expected_seq: int | Mapping[str, int] | None = None,
+        fence: Fence | None = None,
+    ) -> list[Receipt]:
+        """Append events of one or several runs; all or nothing for each run.
+
+        Returns one receipt per event, in order, once they are durable. Raises AppendRefused if the events of a run
+        were refused; those of the other runs are appended nevertheless (see its `results`). `expected_seq` makes the
+        append conditional on the sequence number of the run's last event.
+        """
+        if len(events) == 1:
+            _, prepared = self._validate(events[0], _NO_RUNS)
+            if isinstance(prepared, Refusal):
+                raise AppendRefused(prepared, [prepared])
+            append = RunAppend(
+                prepared.run[0], (prepared,), True, expected_seq_for(expected_seq, prepared.run[0]), fence
+            )
+            await self._append_queue.submit((append,), self._enqueue)
+            return _receipts_or_raise(append.results)
+        if isinstance(expected_seq, int) and len({event.run_id for event in events}) > 1:
+            raise RunwrightError(
+                ErrorCode.INVALID_ARGUMENT,
+                "expected_seq must be a mapping {run id: seq} if the events belong to several runs.",
+            )
+        results = await self._append_many(events, atomic=True, expected_seq=expected_seq, fence=fence)
+        return _receipts_or_raise(results)
+
+    async def append_prepared(
+        self, events: Sequence[PreparedEvent], *, expected_seq: int | None = None, fence: Fence | None = None
+    ) -> list[Receipt]:
+        """Append events prepared by our own engine, all of one run; otherwise like `append`."""
+        append = RunAppend(events[0].run[0], events, True, expected_seq, fence)
+        await self._append_queue.submit((append,), self._enqueue)
+        return _receipts_or_raise(append.results)
+
+    async def append_independent(self, lines: Sequence[bytes]) -> list[AppendResult]:
+        """Append independent events, given as JSON; return a receipt or a refusal for each."""
+        prepared = [self._validate(line, _NO_RUNS)[1] for line in lines]
+        appends = [RunAppend(each.run[0], (each,)) for each in prepared if not isinstance(each, Refusal)]
+        if appends:
+            await self._append_queue.submit(appends, self._enqueue)
+        submitted = iter(appends)
+        return [each if isinstance(each, Refusal) else next(submitted).results[0] for each in prepared]
+
+    async def ingest(
+        self,
+        events: Iterable[RunEventWrite | bytes],
+        *,
+        blocked: set[str] | None = None,
+        atomic: bool = False,
+        enforcement: Enforcement = Enforcement.STRICT,
+    ) -> list[AppendResult]:
+        """Append a stream of events (or their JSON lines), for each run up to the first refusal.
+
+        Never raises for an event: each gets its receipt or refusal, in order. `blocked` passes the runs that had a
+        refusal from one call of a stream to the next. With `atomic`, a refusal excludes all events of its run in this
+        call. `enforcement` applies to runs that this call creates.
+        """
+        return await self._append_many(list(events), atomic=atomic, blocked=blocked, enforcement=enforcement)
+
+    async def _append_many(
+        self,
+        events: Sequence[RunEventWrite | bytes],
+        *,
+        atomic: bool,
+        expected_seq: int | Mapping[str, int] | None = None,
+        fence: Fence | None = None,
+        blocked: set[str] | None = None,
+        enforcement: Enforcement = Enforcement.STRICT,
+    ) -> list[AppendResult]:
+        blocked = set() if blocked is None else blocked
+        results: list[AppendResult | None] = [None] * len(events)
+        refused_at: dict[str, int] = {}
+        places: dict[str, list[int]] = {}
+        accepted: dict[str, list[PreparedEvent]] = {}
+        for place, item in enumerate(events):
+            run_id, outcome = self._validate(item, blocked)
+            if isinstance(outcome, PreparedEvent):
+                places.setdefault(outcome.run[0], []).append(place)
+                accepted.setdefault(outcome.run[0], []).append(outcome)
+                continue
+            results[place] = outcome
+            if run_id is not None:
+                blocked.add(run_id)
+                refused_at[run_id] = place
+        if atomic:
+            for run_id in blocked & accepted.keys():
+                del accepted[run_id]
+        appends = [
+            RunAppend(run_id, prepared, atomic, expected_seq_for(expected_seq, run_id), fence, enforcement=enforcement)
+            for run_id, prepared in accepted.items()
+        ]
+        if appends:
+            await self._append_queue.submit(appends, self._enqueue)
+        for append in appends:
+            for place, result in zip(places[append.run_id], append.results, strict=True):
+                results[place] = result
+            if any(isinstance(result, Refusal) for result in append.results):
+                blocked.add(append.run_id)
+                if not atomic and append.run_id in refused_at:
+                    results[refused_at[append.run_id]] = NOT_ATTEMPTED  # The store refused an earlier event.
+        return [NOT_ATTEMPTED if result is None else result for result in results]
+
+    def _validate(self, item: RunEventWrite | bytes, blocked: set[str]) -> tuple[str | None, PreparedEvent | Refusal]:
+        """Validate one event of a stream; return its run id, and the prepared event or a refusal."""
+        run_id: str | None = None
+        try:
+            if isinstance(item, bytes):
+                run_id = run_id_in(item) if blocked else None
+                if run_id in blocked:
+                    return None, NOT_ATTEMPTED
+                run_id = None
+                event = decode_event(item)
+            else:
+                event = item
+            run_id = event.run_id
+            if run_id in blocked:
+                return None, NOT_ATTEMPTED
+            return run_id, prepare(event, self._payload_limit)
+        except RunwrightError as error:
+            self.counters.refused += 1
+            if run_id is None and isinstance(item, bytes):
+                run_id = run_id_in(item)
+            return run_id, Refusal("refused", error.code, error.detail, error.facts)
+
+    # Reading
+
+    async def read(self, run_id: str, after: int = 0, limit: int | None = None) -> list[RunEventRecord]:
+        """Return the events of a run with runSeq greater than `after`, in order."""
+        check_number("after", after, 0)
+        if limit is not None:
+            check_number("limit", limit, 1)
+        run_key, run = await self._identity_of(run_id)
+        return _records(run, await self._read_events(run_key, after, limit))
+
+    async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
+        """Yield all current events of a run, read in pages."""
+        check_number("after", after, 0)
+        run_key, run = await self._identity_of(run_id)
+        while rows := await self._read_events(run_key, after, PAGE):
+            for item in _records(run, rows):
+                yield item
+            after = rows[-1].run_seq
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
+        """Yield all events of a run, including future ones. Never ends by itself."""
+        check_number("after", after, 0)
+        run_key, run = await self._identity_of(run_id)
+        while True:
+            seen = self._notifier.count
+            rows = await self._read_events(run_key, after, PAGE)
+            for item in _records(run, rows):
+                yield item
+                after = item.run_seq
+            if not rows:
+                await self._notifier.wait(seen, 5.0)
+
+    async def read_all(
+        self, after: str | None = None, limit: int = PAGE, *, types: Sequence[str] | None = None
+    ) -> TailPage:
+        """Return the events of all runs after the cursor, optionally of some types.
+
+        In order within each run, without gaps or duplicates.
+        """
+        check_number("limit", limit, 1)
+        positions = self._parse_cursor(after)
+        found = await self._read_tail(positions, limit, types)
+        with detect_corruption("The log"):
+            records = [record(tail_event.run, tail_event.event) for tail_event in found]
+        places = [(tail_event.shard, tail_event.position) for tail_event in found]
+        for shard, pos in places:
+            positions[shard] = pos
+        return TailPage(records, ".".join(map(str, positions)), places)
+
+    async def tail(self, after: str | None = None) -> AsyncIterator[TailPage]:
+        """Yield the events of all runs, including future ones, in pages. Store a page's cursor once it is processed."""
+        while True:
+            seen = self._notifier.count
+            page = await self.read_all(after)
+            after = page.cursor
+            if page.records:
+                yield page
+            else:
+                await self._notifier.wait(seen, 5.0)
+
+    async def end_cursor(self) -> str:
+        """Return the cursor of the current end of the log: later events come after it."""
+        return ".".join(map(str, await self._end_positions()))
+
+    async def runs_signalled_since(self, after: str) -> tuple[list[str], str]:
+        """Return the runs for which signals were accepted since the cursor, and the next cursor."""
+        run_ids, positions = await self._find_signalled_runs(self._parse_cursor(after))
+        return run_ids, ".".join(map(str, positions))
+
+    async def find_event(
+        self, run_id: str, event_type: str, step_id: str | None = None, attempt: int = 1
+    ) -> RunEventRecord | None:
+        """Return one event by type, entity and attempt; None if the run has no such event."""
+        run_key, run = await self._identity_of(run_id)
+        key = key_bytes(run_id, step_id, attempt, event_type, run.plan_id, run.plan_version)
+        seq = await self._find_seq_by_key(run_key, step_id or "", key)
+        return None if seq is None else _records(run, await self._read_events(run_key, seq - 1, 1))[0]
+
+    async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
+        """Return one event by its id, or by the id of the system it was imported from."""
+        run_key, run = await self._identity_of(run_id)
+        seq = await self._find_seq_by_id(run_key, event_id) if is_valid_name(event_id) else None
+        return None if seq is None else _records(run, await self._read_events(run_key, seq - 1, 1))[0]
+
+    async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = PAGE) -> list[RunEventRecord]:
+        """Return the events of a run that match the filter and have runSeq greater than `after`, in order."""
+        check_number("after", after, 0)
+        check_number("limit", limit, 1)
+        run_key, run = await self._identity_of(run_id)
+        return _records(run, await self._select_events(run_key, after, limit, wanted))
+
+    async def search(
+        self,
+        types: Sequence[str],
+        since: str | datetime,
+        *,
+        cursor: str | None = None,
+        limit: int = PAGE,
+        tenant_id: str | None = None,
+    ) -> TailPage:
+        """Return events of some types persisted since a time, in all runs or all runs of a tenant.
+
+        A page may have fewer events than the limit, even none; the last page returns the cursor it was called with.
+        """
+        after = cursor or await self._cursor_at(parse_time(since))
+        page = await self.read_all(after, limit, types=types)
+        found = [
+            (record, position)
+            for record, position in zip(page.records, page.places, strict=True)
+            if record.persisted_at >= from_micros(parse_time(since)) and tenant_id in (None, record.tenant_id)
+        ]
+        return TailPage([record for record, _ in found], page.cursor, [position for _, position in found])
+
+    async def _cursor_at(self, time: int) -> str:
+        """Return the cursor of the log at a time, minus the tolerated clock skew. Binary search in every shard."""
+        time -= CLOCK_SKEW_MICROS
+        low, high = [0] * self._shards, [pos + 1 for pos in await self._end_positions()]
+        while any(below < above for below, above in zip(low, high, strict=True)):
+            middle = [(below + above) // 2 for below, above in zip(low, high, strict=True)]
+            for shard, persisted in enumerate(await self._find_times_at(middle)):
+                if low[shard] < high[shard]:
+                    if persisted is None or persisted >= time:
+                        high[shard] = middle[shard]
+                    else:
+                        low[shard] = middle[shard] + 1
+        return ".".join(str(max(0, pos - 1)) for pos in low)
+
+    async def store_plan(self, sha256: str, body: bytes, tenant_id: str = DEFAULT_TENANT) -> None:
+        """Store the bytes of a tenant's plan under their content hash."""
+        await self._store_plan(tenant_scoped_name(tenant_id, sha256), body)
+
+    async def plan(self, sha256: str, tenant_id: str = DEFAULT_TENANT) -> bytes:
+        """Return the bytes of a tenant's plan; raises if they do not match the hash."""
+        body = await self._load_plan(tenant_scoped_name(tenant_id, sha256))
+        if body is None:
+            raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"Plan {sha256} not found in this store.")
+        if content_hash(body) != sha256:
+            raise RunwrightError(
+                ErrorCode.PLAN_INTEGRITY_VALIDATION_FAILED,
+                f"Plan {sha256} is corrupt: the hash of its bytes is {content_hash(body)}.",
+            )
+        return body
+
+    async def wait_for_events(self, timeout: float | None = None) -> bool:
+        """Wait until events were appended, by this process or another; False on timeout."""
+        return await self._notifier.wait(self._notifier.count, timeout)
+
+    async def find_run(self, run_id: str) -> RunRow:
+        """Return a run by its id; raises RUN_NOT_FOUND."""
+        row = await self._find_run(run_id) if is_valid_name(run_id) else None
+        if row is None:
+            raise not_found(run_id)
+        if len(self._run_keys) >= MAX_CACHED_RUNS:
+            self._run_keys.clear()
+        self._run_keys[run_id] = (row.run_key, row.identity)
+        return row
+
+    async def _identity_of(self, run_id: str) -> tuple[int, RunIdentity]:
+        """Return a run's key and identity. They can be cached: they never change, and runs are never removed."""
+        known = self._run_keys.get(run_id)
+        if known is None:
+            row = await self.find_run(run_id)
+            known = (row.run_key, row.identity)
+        return known
+
+    async def resolve(self, name: str) -> RunRow:
+        """Return a run by its id or by a unique prefix of it; `@last` is the newest run."""
+        if not is_valid_name(name):
+            raise not_found(name)
+        if name == "@last":
+            newest = await self._list_runs(RunFilter(), None, 1)
+            if not newest:
+                raise RunwrightError(ErrorCode.RUN_NOT_FOUND, "There are no runs yet.")
+            return newest[0]
+        row = await self._find_run(name)
+        if row is not None:
+            return row
+        candidates = await self._find_runs_by_prefix(name, 2, None) if name else []
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise RunwrightError(ErrorCode.RUN_NOT_FOUND, f"Run id prefix {name!r} is ambiguous; use a longer prefix.")
+        raise not_found(name)
+
+    async def find_by_prefix(self, prefix: str, limit: int, *, tenant_id: str | None = None) -> list[RunRow]:
+        """Return the runs whose id starts with a prefix, ordered by id."""
+        return await self._find_runs_by_prefix(prefix, limit, tenant_id) if is_valid_name(prefix) else []
+
+    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
+        """Return the run with these ids of an external engine; raises RUN_NOT_FOUND."""
+        row = await self._find_engine_run(provider, workflow_id, provider_run_id)
+        if row is None:
+            raise not_found(f"{provider}://{workflow_id}/{provider_run_id}")
+        return row
+
+    async def list_runs(
+        self, wanted: RunFilter | None = None, *, cursor: str | None = None, limit: int = 50
+    ) -> RunPage:
+        """Return one page of runs, newest first."""
+        check_number("limit", limit, 1)
+        if wanted is not None and wanted.since is not None:
+            check_number("since", wanted.since, 0)
+        before = None
+        if cursor is not None:
+            if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
+                raise RunwrightError(
+                    ErrorCode.INVALID_CURSOR, "Invalid cursor: pass the cursor returned with the previous page."
+                )
+            before = int(cursor)
+        rows = await self._list_runs(wanted or RunFilter(), before, limit + 1)
+        has_more = len(rows) > limit
+        return RunPage(rows[:limit], str(rows[limit - 1].run_key) if has_more else None)
+
+    async def snapshot(self, run_id: str, at: int | str | datetime | None = None) -> RunSnapshot:
+        """Return the state of a run, now or at an event (a number) or a time (RFC 3339 UTC text or datetime)."""
+        row = await self.find_run(run_id)
+        until_seq: int | None = None
+        until_time: int | None = None
+        if isinstance(at, int):
+            if not 0 <= at <= row.last_seq:
+                raise RunwrightError(
+                    ErrorCode.INVALID_ARGUMENT, f"Event {at} not found: the run has events 1 to {row.last_seq}."
+                )
+            until_seq = at
+        elif at is not None:
+            until_time = parse_time(at)
+        with detect_corruption(f"Run {run_id!r}"):
+            return freeze(row.identity, await self._fold(row, until_seq, until_time))
+
+    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
+        state = RunState(detailed=True)
+        after = 0
+        while rows := await self._read_events(row.run_key, after, PAGE):
+            if not fold_rows(state, rows, until_seq, until_time):
+                break
+            after = rows[-1].run_seq
+        return state
+
+    def _parse_cursor(self, cursor: str | None) -> list[int]:
+        if cursor is None:
+            return [0] * self._shards
+        parts = cursor.split(".")
+        if len(parts) != self._shards or not all(
+            part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
+        ):
+            raise RunwrightError(
+                ErrorCode.INVALID_CURSOR, "Invalid cursor: pass a cursor that read_all of this store returned."
+            )
+        return [int(part) for part in parts]
+
+
+def _records(run: RunIdentity, events: Iterable[StoredEvent]) -> list[RunEventRecord]:
+    with detect_corruption(f"Run {run.run_id!r}"):
+        return [record(run, event) for event in events]
+
+
+def _receipts_or_raise(results: Sequence[AppendResult]) -> list[Receipt]:
+    receipts = [result for result in results if isinstance(result, Receipt)]
+    if len(receipts) == len(results):
+        return receipts
+    first = next(result for result in results if isinstance(result, Refusal) and result.status == "refused")
+    raise AppendRefused(first, results)

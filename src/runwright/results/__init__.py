@@ -1,1 +1,0 @@
-"""What steps leave behind that is too large or too chatty for the log: values, and their output."""

@@ -1,0 +1,43 @@
+"""Rate limits: one token bucket per caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from runwright.contract.errors import ErrorCode, RunwrightError
+
+MAX_CALLERS = 10_000
+FAILED_LOGINS_PER_SECOND = 10.0
+"""Requests with missing or invalid tokens that one address may send."""
+BURST_SECONDS = 2
+"""A full bucket holds the requests of this many seconds."""
+
+
+class _Bucket(NamedTuple):
+    tokens: float
+    updated_at: float
+
+
+class RateLimiter:
+    def __init__(self, per_second: float, monotonic: Callable[[], float]) -> None:
+        self._per_second = per_second  # 0: no limit
+        self._monotonic = monotonic
+        self._buckets: dict[str, _Bucket] = {}
+
+    def acquire(self, caller: str) -> None:
+        """Count one request of a caller. Raises RATE_LIMITED once the caller's bucket is empty."""
+        if not self._per_second:
+            return
+        now = self._monotonic()
+        capacity = BURST_SECONDS * self._per_second
+        bucket = self._buckets.get(caller, _Bucket(capacity, now))
+        tokens = min(capacity, bucket.tokens + (now - bucket.updated_at) * self._per_second)
+        if tokens < 1:
+            self._buckets[caller] = _Bucket(tokens, now)
+            raise RunwrightError(
+                ErrorCode.RATE_LIMITED, f"Rate limit exceeded ({self._per_second:g} requests/s). Retry later."
+            )
+        if len(self._buckets) >= MAX_CALLERS and caller not in self._buckets:
+            self._buckets.clear()
+        self._buckets[caller] = _Bucket(tokens - 1, now)

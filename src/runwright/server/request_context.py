@@ -1,0 +1,81 @@
+"""Context of one request: its actor, authorization and audit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar.di import NamedDependency
+
+from runwright.auth.roles import Action, Actor, permit
+from runwright.contract.errors import RunwrightError
+from runwright.control.operations import Operations
+from runwright.log.model import RunRow
+
+from .service import Service
+
+SCOPE_KEY = "runwright.context"
+"""Key of the context in the ASGI scope."""
+
+
+class RequestContext:
+    __slots__ = ("actor", "request_id", "run_id", "service")
+
+    def __init__(self, service: Service, actor: Actor, request_id: str) -> None:
+        self.service = service
+        self.actor = actor
+        self.request_id = request_id
+        self.run_id: str | None = None  # The run that the request is about, for the access log.
+
+    @property
+    def operations(self) -> Operations:
+        return self.service.operations.as_actor(self.actor)
+
+    def permit(self, act: Action, *, tenant_id: str | None = None, run_id: str | None = None) -> str:
+        """Return the role or scope that permits an action to the caller. Raises and audits a denial."""
+        try:
+            return permit(self.actor, act)
+        except RunwrightError as error:
+            self.audit_denial(act, error, tenant_id=tenant_id, run_id=run_id)
+            raise
+
+    def audit_denial(
+        self, act: str, error: RunwrightError, *, tenant_id: str | None = None, run_id: str | None = None
+    ) -> None:
+        self.service.audit.count_denial(
+            self.actor, act, error.code, tenant_id=tenant_id, run_id=run_id, requestId=self.request_id
+        )
+
+    async def authorize_run(self, act: Action, run_id: str) -> RunRow:
+        """Return a run that the caller may see and act on; RUN_NOT_FOUND also for runs of other tenants."""
+        self.run_id = run_id
+        self.permit(act, run_id=run_id)
+        try:
+            row = await self.operations.find(run_id)
+        except RunwrightError as error:
+            self.audit_denial(act, error, run_id=run_id)
+            raise
+        self.service.audit.count_read(self.actor, act, tenant_id=row.identity.tenant_id, run_id=run_id)
+        return row
+
+    def authorize(self, act: Action) -> None:
+        """Permit and audit an action that is not about a single run."""
+        self.permit(act)
+        self.service.audit.count_read(self.actor, act, tenant_id=self.actor.tenant_id)
+
+    async def audit_action(self, act: Action, *, tenant_id: str, run_id: str | None = None, **facts: Any) -> None:
+        """Record an action in the audit log, before it is done."""
+        await self.service.audit.record_action(
+            self.actor, act, tenant_id=tenant_id, run_id=run_id, requestId=self.request_id, **facts
+        )
+
+
+InjectedContext = NamedDependency[RequestContext]
+"""Type of the parameter `request_context` of a route, which the framework injects.
+
+The framework takes an invalid field of a request document for a broken dependency if it has the name of the parameter.
+Names of fields are in camel case, so the underscore rules that out.
+"""
+
+
+def get_request_context(scope: Any) -> RequestContext:
+    return scope[SCOPE_KEY]
