@@ -36,11 +36,14 @@ soak: $(VENV)/dev
 bench: $(VENV)/bench
 	$(BIN)/python -m bench
 
+# Style, layers, types, names and prose.
+PROSE := src docs bench examples scripts README.md CHANGELOG.md CONTRIBUTING.md
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python scripts/check_prose.py $(PROSE)
 
 # After a change of the catalogue: write the JSON Schemas and the reference page again.
 schemas: $(VENV)/dev
