@@ -23,10 +23,9 @@ serve: $(VENV)/server
 test: lint
 	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q
 
-# What needs no process beside the test's own, in seconds.
-APART := tests/cli tests/runtimes tests/faults tests/server tests/tools tests/test_docs.py tests/test_examples.py
+# Tests that need no other process, in seconds.
 quick: $(VENV)/dev
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(addprefix --ignore=,$(APART))
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" tests/unit tests/conformance tests/simulation
 
 # The long kills and seeds.
 soak: $(VENV)/dev

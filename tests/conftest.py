@@ -6,20 +6,17 @@ import asyncio
 import inspect
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import runwright as rw
-from servers import Bucket, Nats, Postgres, have_or_skip
+from support.components import Bucket, Nats, Postgres, have_or_skip
+from support.events import History
 
-settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
@@ -121,21 +118,6 @@ def store(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Each store that outlives its process, with what is kept beside it in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     return durable_url
-
-
-class History:
-    """Builds events of one run, in the words of a test."""
-
-    def __init__(self, run_id: str = "run-1", plan_id: str = "orders", plan_version: str = "1", **context: str) -> None:
-        self.run = rw.new_run(run_id, plan_id, plan_version, **context)
-
-    def __call__(
-        self, event_type: str, step_id: str | None = None, attempt: int = 1, **payload: Any
-    ) -> rw.RunEventWrite:
-        return rw.new_event(event_type, self.run, step_id=step_id, attempt=attempt, payload=payload or None)
-
-    def started(self) -> list[rw.RunEventWrite]:
-        return [self("RunQueued"), self("RunStarted")]
 
 
 @pytest.fixture

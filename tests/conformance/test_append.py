@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import runwright as rw
-from conftest import History
+from support.events import History
 
 MakeLog = Callable[..., rw.RunLog]
 

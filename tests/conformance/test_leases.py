@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 
 import runwright as rw
-from conftest import History
+from support.events import History
 
 MakeLog = Callable[..., rw.RunLog]
 

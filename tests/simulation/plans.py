@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
-from world import World
-
 import runwright as rw
 from runwright.contract.plan import ExecutionPlan, Foreach, OnFailure, Order, PlanMetadata, Retry, Step
+from simulation.world import Process, World
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
@@ -133,3 +133,16 @@ def check_order(plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str
             assert set(step.depends_on) <= ended, told
         if record.event_type in ("StepCompleted", "StepSkipped") and record.step_id is not None:
             ended.add(record.step_id)
+
+
+async def start_until_stored(world: World, plan: object, run_id: str) -> Process:
+    """Whoever starts a run and dies tries again with the same id."""
+    while True:
+        process = await world.process()
+        task = asyncio.ensure_future(process.operations.start(plan, run_id=run_id))  # type: ignore[arg-type]
+        while process.alive and not task.done():
+            await world.clock.sleep(0.1)
+        if process.alive and task.done():
+            task.result()
+            return process
+        task.cancel()

@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import world as world_module
-from scripts import random_playbook, with_scripts
-from test_simulation import ENDED, start
-from world import World
-
 import runwright as rw
-from playbook_kit import noop, playbook
 from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import noetl_event
 from runwright.plans.loader import plan_from_dict
 from runwright.runtimes.embedded.task_queue import TaskQueue
 from runwright.tools.registry import all_tools
+from simulation import world as world_module
+from simulation.plans import ENDED, start_until_stored
+from simulation.playbooks import random_playbook, with_scripts
+from simulation.world import World
+from support.playbooks import noop, playbook
 
 SEEDS = {"quick": 40, "full": 160, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 20
@@ -35,7 +30,7 @@ async def live(world: World) -> dict[str, Any]:
     """Run a playbook; let processes die and be replaced until it has ended. What it came to."""
     plan = random_playbook(random.Random(world.seed))
     run_id = f"run-{world.seed}"
-    processes = [await start(world, plan, run_id), await world.process()]
+    processes = [await start_until_stored(world, plan, run_id), await world.process()]
     for turn in range(2000):
         await world.clock.sleep(world.dice.choice((0.1, 1.0, 6.0)))
         if (await world.log.find_run(run_id)).status in ENDED:
@@ -108,7 +103,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
 
     async def held(world: World) -> None:
         plan = plan_from_dict(playbook({"step": "a", "tool": noop()}), all_tools()).plan
-        await start(world, plan, "run-1")
+        await start_until_stored(world, plan, "run-1")
         other = await world.process()  # signals come in at a second server
         table = TaskQueue(world.log)
         await world.clock.sleep(1)

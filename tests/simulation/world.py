@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from crew import Crew, FaultyDesk, LeavingNoop
-
 import runwright as rw
 from runwright.auth.roles import Actor
 from runwright.contract.plan import StepClass
@@ -25,6 +23,7 @@ from runwright.runtimes.settings import EngineSettings
 from runwright.storage.tiers import MemoryTier, in_memory_tiers
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
+from simulation.fleet import Crew, FaultyDesk, LeavingNoop
 
 
 class Killed(BaseException):

@@ -1,0 +1,192 @@
+"""The same run id again, closing with a run in flight, and several engines on one store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from support.engine import ended, engine, event, held, only, python, run, story
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plan(go: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "plan": "p",
+        "params": {"day": 1},
+        "steps": [
+            {"id": "a", "noop": {}},
+            {"id": "b", "python": held(go, value="{{ params.day }}")},
+            {"id": "c", "noop": {}},
+        ],
+        **more,
+    }
+
+
+async def test_the_same_id_takes_up_the_open_run(durable_url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with engine(durable_url) as operations:
+        await operations.start(operations.load(plan(go)), run_id="run-1")
+        await event(operations, "run-1", "StepStarted", "b")
+    assert not go.exists()
+    go.touch()
+    async with engine(durable_url) as operations:
+        assert await operations.start(operations.load(plan(go)), run_id="run-1") == "run-1"
+        snapshot = await ended(operations, "run-1")
+        lines = await story(operations, "run-1")
+        done = await event(operations, "run-1", "StepCompleted", "b")
+    assert snapshot.status == "COMPLETED"
+    assert only(lines, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted c"]
+    assert done.engine_attempt_id == 2  # it ran again, and is still the first attempt
+    assert done.logical_attempt_id == 1
+
+
+async def test_the_same_id_in_the_process_that_drives_it_changes_nothing(durable_url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with engine(durable_url) as operations:
+        await operations.start(operations.load(plan(go)), run_id="run-1")
+        await event(operations, "run-1", "StepStarted", "b")
+        assert await operations.start(operations.load(plan(go)), run_id="run-1") == "run-1"
+        go.touch()
+        assert (await ended(operations, "run-1")).status == "COMPLETED"
+        assert len(only(await story(operations, "run-1"), "RunStarted", "StepStarted")) == 4
+
+
+async def test_an_ended_run_is_given_back_at_once(durable_url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    go.touch()
+    async with engine(durable_url) as operations:
+        before = await run(operations, plan(go), run_id="run-1")
+    async with engine(durable_url) as operations:
+        after = await run(operations, plan(go), run_id="run-1")
+    assert after == before
+
+
+@pytest.mark.parametrize("state", ["open", "ended"])
+@pytest.mark.parametrize("change", ["plan", "params"])
+async def test_another_plan_or_other_parameters_are_refused(tmp_path: Path, state: str, change: str) -> None:
+    go = tmp_path / "go"
+    if state == "ended":
+        go.touch()
+    async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
+        await operations.start(operations.load(plan(go)), run_id="run-1")
+        if state == "ended":
+            await ended(operations, "run-1")
+        other = operations.load(plan(go, onFailure="continue") if change == "plan" else plan(go))
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.start(other, run_id="run-1", params={"day": 2} if change == "params" else None)
+        assert caught.value.code == "PLAN_MISMATCH"
+        go.touch()
+        assert (await ended(operations, "run-1")).status == "COMPLETED"
+        assert await operations.result("run-1", "b") == 1
+
+
+async def test_a_plan_read_anew_is_the_same_plan(tmp_path: Path) -> None:
+    """The order of keys and the form it was written in do not matter; its content does."""
+    async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
+        short = {"plan": "p", "steps": [{"id": "a", "wait": 0}]}
+        full = {"steps": [{"kind": "wait", "with": {"duration": 0}, "id": "a"}], "plan": "p"}
+        await run(operations, short, run_id="run-1")
+        await operations.start(operations.load(full), run_id="run-1")
+
+
+async def test_the_same_id_at_once_makes_one_run(durable_url: str) -> None:
+    small = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
+    async with engine(durable_url) as operations:
+        loaded = operations.load(small)
+        found = await asyncio.gather(*(operations.start(loaded, run_id="run-1") for _ in range(10)))
+        assert set(found) == {"run-1"}
+        assert (await ended(operations, "run-1")).status == "COMPLETED"
+        assert len(await story(operations, "run-1")) == 5
+
+
+async def test_unknown_parameters_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.start(operations.load(plan(tmp_path)), params={"dya": 2})
+        assert caught.value.code == "INVALID_ARGUMENT"
+        assert "'day'" in caught.value.detail
+        assert (await operations.log.list_runs()).runs == []
+
+
+async def test_of_two_engines_exactly_one_drives(durable_url: str, tmp_path: Path) -> None:
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    steps = [{"id": "a", "python": held(go)}] + [
+        {"id": f"s{n}", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}}
+        for n in range(10)
+    ]
+    async with engine(durable_url, recover=True) as one, engine(durable_url, recover=True) as other:
+        loaded = one.load({"plan": "p", "steps": steps})
+        await asyncio.gather(one.start(loaded, run_id="run-1"), other.start(loaded, run_id="run-1"))
+        await event(one, "run-1", "StepStarted", "a")
+        assert sorted((one.engine.is_driven("run-1"), other.engine.is_driven("run-1"))) == [False, True]
+        go.touch()
+        snapshots = await asyncio.gather(ended(one, "run-1"), ended(other, "run-1"))
+    assert {snapshot.status for snapshot in snapshots} == {"COMPLETED"}
+    assert len(notes.read_text().splitlines()) == 10
+
+
+async def test_closing_with_a_run_in_flight_hands_it_over(durable_url: str, tmp_path: Path) -> None:
+    """Another engine that recovers takes it up, without being asked."""
+    go = tmp_path / "go"
+    async with engine(durable_url, recover=True) as other:
+        async with engine(durable_url) as one:
+            await one.start(one.load(plan(go)), run_id="run-1")
+            await event(one, "run-1", "StepStarted", "b")
+        go.touch()
+        assert (await ended(other, "run-1")).status == "COMPLETED"
+
+
+async def test_a_run_that_waits_is_taken_up_when_it_is_due(durable_url: str) -> None:
+    small = {"plan": "p", "steps": [{"id": "w", "wait": "1s"}, {"id": "a", "noop": {}}]}
+    async with engine(durable_url, park_after=0.0) as one:
+        await one.start(one.load(small), run_id="run-1")
+        await event(one, "run-1", "StepDelayed", "w")
+    async with engine(durable_url, recover=True) as other:
+        assert (await ended(other, "run-1")).status == "COMPLETED"
+        assert only(await story(other, "run-1"), "StepStarted", "StepDelayed") == [
+            "StepStarted w",
+            "StepDelayed w",
+            "StepStarted a",
+        ]
+
+
+async def test_a_paused_run_stays_paused_for_whoever_comes_next(durable_url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with engine(durable_url) as one:
+        await one.start(one.load(plan(go)), run_id="run-1")
+        await event(one, "run-1", "StepStarted", "b")
+        await one.signal("run-1", "PAUSE")
+    go.touch()
+    async with engine(durable_url, recover=True) as other:
+        await asyncio.sleep(0.3)
+        assert (await other.log.snapshot("run-1")).status == "PAUSED"
+        await other.signal("run-1", "RESUME")
+        assert (await ended(other, "run-1")).status == "COMPLETED"
+
+
+async def test_many_runs_go_on_at_once(durable_url: str) -> None:
+    small = {
+        "plan": "p",
+        "params": {"n": 0},
+        "steps": [{"id": f"s{k}", "python": python("n", n="{{ params.n }}")} for k in range(3)],
+    }
+    async with engine(durable_url) as operations:
+        loaded = operations.load(small)
+        found = await asyncio.gather(*(operations.start(loaded, params={"n": n}) for n in range(60)))
+        await asyncio.gather(*(ended(operations, run_id) for run_id in found))
+        assert [await operations.result(run_id, "s2") for run_id in found] == list(range(60))
+        assert operations.engine.driven == []
+
+
+async def test_waiting_gives_up_when_its_time_is_over(tmp_path: Path) -> None:
+    async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "w", "wait": "100s"}]}))
+        assert (await operations.wait(run_id, 0.05)).status == "RUNNING"

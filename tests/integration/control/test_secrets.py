@@ -1,0 +1,198 @@
+"""A secret's value is seen by the step that names it, and by nobody else: not in any byte that is kept."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, create_provider
+from support.engine import engine, run, step_of
+
+VALUE = 'p4ss/w0rd"with quotes + ünïcode'
+FOR = SecretContext()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DB_PASSWORD", VALUE)
+
+
+LEAKS: dict[str, dict[str, Any]] = {
+    "printed by a process": {"shell": {"command": 'echo "it is $P"; echo "$P" >&2', "env": {"P": {"secret": "DB_PASSWORD"}}}},
+    "given back by a process": {
+        "shell": {"command": ["python3", "-c", "import os,json; print(json.dumps({'p': os.environ['P']}))"],
+                  "env": {"P": {"secret": "DB_PASSWORD"}}},
+    },
+    "given back": {"python": {"code": "{'password': p, p: [p]}", "args": {"p": {"secret": "DB_PASSWORD"}}}},
+    "in an error": {"python": {"code": "raise ValueError(f'cannot log in with {p}')", "args": {"p": {"secret": "DB_PASSWORD"}}}},
+    "encoded": {
+        "python": {"code": "import base64, urllib.parse\nprint(urllib.parse.quote(p))\nbase64.b64encode(p.encode()).decode()",
+                   "args": {"p": {"secret": "DB_PASSWORD"}}},
+    },
+    "in pieces": {
+        "python": {"code": "import sys, time\nfor c in p:\n    sys.stdout.write(c); sys.stdout.flush(); time.sleep(0.02)",
+                   "args": {"p": {"secret": "DB_PASSWORD"}}},
+    },
+    "by name": {"secretRefs": ["DB_PASSWORD"], "python": {"call": "support.engine_steps:tell_secrets", "args": {}}},
+    "in the environment": {"secretRefs": ["DB_PASSWORD"], "shell": "env; exit 3"},
+    "from a process of its own": {
+        "class": "isolation", "secretRefs": ["DB_PASSWORD"], "python": {"call": "support.engine_steps:tell_secrets", "args": {}},
+    },
+    "read back from a database": {
+        "sql": {"connection": "sqlite://", "query": "select :p as p", "args": {"p": {"secret": "DB_PASSWORD"}}},
+    },
+    "in a checkpoint": {"python": {"call": "support.engine_steps:keep", "args": {"value": {"secret": "DB_PASSWORD"}}}},
+}  # fmt: skip
+
+
+def forms() -> list[bytes]:
+    import json
+    from urllib.parse import quote
+
+    texts = [VALUE, json.dumps(VALUE)[1:-1], json.dumps(VALUE, ensure_ascii=False)[1:-1], quote(VALUE)]
+    return [*(text.encode() for text in texts), base64.b64encode(VALUE.encode())]
+
+
+@pytest.mark.parametrize("how", LEAKS)
+async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path: Path, how: str) -> None:
+    async with engine(durable_url) as operations:
+        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[how]}]})
+        records = [record async for record in operations.events(snapshot.run_id)]
+        kept = [bytes(record.raw_payload) for record in records]
+        await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
+        kept += [
+            bytes(row[3]) for row in await operations.log.side_tables.read("read_output", snapshot.run_id, 0, 1000)
+        ]
+    kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    for form in forms():
+        assert not any(form in data for data in kept)
+    assert any(b"***" in data for data in kept), "it was there, and is masked"
+
+
+async def test_the_step_itself_gets_the_value(tmp_path: Path) -> None:
+    code = "from pathlib import Path; Path(file).write_text(p)"
+    steps = [{"id": "a", "python": {"code": code, "args": {"p": {"secret": "DB_PASSWORD"}, "file": "seen"}}}]
+    async with engine("memory://") as operations:
+        assert (await run(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+    assert (tmp_path / "seen").read_text() == VALUE
+
+
+async def test_data_that_looks_like_a_reference_is_data() -> None:
+    """Or whoever answers a request could choose which of our secrets the next request carries."""
+    steps = [
+        {"id": "a", "python": {"code": "{'secret': 'DB_PASSWORD'}"}},
+        {
+            "id": "b",
+            "python": {"code": "str(p)", "args": {"p": "{{ steps.a.result }}", "q": [{"r": "{{ params.p }}"}]}},
+        },
+        {"id": "c", "python": {"code": "len(p)", "args": {"p": {"secret": "{{ params.which }}_PASSWORD"}}}},
+    ]
+    document = {"plan": "p", "params": {"p": {"secret": "DB_PASSWORD"}, "which": "DB"}, "steps": steps}
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, document)
+        assert await operations.result(snapshot.run_id, "b") == "{'secret': 'DB_PASSWORD'}"
+        assert await operations.result(snapshot.run_id, "c") == len(VALUE)
+
+
+async def test_a_secret_that_is_not_there_is_named_before_the_run_starts(store_url: str) -> None:
+    steps = [{"id": "load", "shell": {"command": "true", "env": {"P": {"secret": "NO_SUCH"}}}}]
+    async with engine(store_url) as operations:
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.start(operations.load({"plan": "p", "steps": steps}))
+        assert (await operations.log.list_runs()).runs == []
+    assert caught.value.code == "SECRET_NOT_AVAILABLE"
+    assert "'load'" in caught.value.detail
+    assert "'NO_SUCH'" in caught.value.detail
+
+
+async def test_a_secret_that_is_gone_when_its_step_runs_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [
+        {"id": "a", "python": {"code": "import os; os.environ.pop('DB_PASSWORD')"}},
+        {"id": "b", "shell": {"command": "true", "env": {"P": {"secret": "DB_PASSWORD"}}}},
+    ]
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, {"plan": "p", "steps": steps})
+    error = step_of(snapshot, "b").error
+    assert error is not None
+    assert error.code == "SECRET_NOT_AVAILABLE"
+
+
+# Providers
+
+
+def test_a_file_of_secrets_is_read_if_only_its_owner_can(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.toml"
+    file.write_text('A = "everybody"\nB = "b"\n[prod]\nA = "prod"\n')
+    file.chmod(0o640)
+    with pytest.raises(rw.RunwrightError, match="chmod 600"):
+        FileSecrets(file).resolve(["A"], FOR)
+    file.chmod(0o600)
+    assert FileSecrets(file).resolve(["A", "B"], FOR) == {"A": "everybody", "B": "b"}
+    assert FileSecrets(file).resolve(["A"], SecretContext(environment_id="prod")) == {"A": "prod"}
+    assert FileSecrets(file).missing(["A", "C"], FOR) == ["C"]
+    with pytest.raises(rw.RunwrightError, match="'C'"):
+        FileSecrets(file).resolve(["C"], FOR)
+    file.write_text("A = hunter2 is not TOML")
+    with pytest.raises(rw.RunwrightError) as caught:
+        FileSecrets(file).resolve(["A"], FOR)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_command_is_asked_for_each_secret(tmp_path: Path) -> None:
+    script = tmp_path / "vault"
+    script.write_text('#!/bin/sh\n[ "$1" = BAD ] && { echo leaked; exit 4; }\necho "$RUNWRIGHT_TENANT_ID-$1"\n')
+    script.chmod(0o755)
+    provider = CommandSecrets([str(script)])
+    assert provider.resolve(["A", "B"], SecretContext("acme")) == {"A": "acme-A", "B": "acme-B"}
+    with pytest.raises(rw.RunwrightError, match="exit code 4") as caught:
+        provider.resolve(["BAD"], FOR)
+    assert "leaked" not in str(caught.value)
+    with pytest.raises(rw.RunwrightError, match="FileNotFoundError"):
+        CommandSecrets(["/nosuch"]).resolve(["A"], FOR)
+
+
+async def test_the_provider_is_set_in_the_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "runwright.toml").write_text('[secrets]\nprovider = "file"\nfile = "mine.toml"\n')
+    (tmp_path / "mine.toml").write_text('TOKEN = "from the file"\n')
+    os.chmod("mine.toml", 0o600)
+    steps = [{"id": "a", "python": {"code": "len(p)", "args": {"p": {"secret": "TOKEN"}}}}]
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        assert await operations.result(snapshot.run_id, "a") == len("from the file")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"provider": "nosuch"}, {"provider": "command"}, {"provider": "command", "command": []}]
+)
+def test_settings_that_name_no_provider_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(rw.RunwrightError) as caught:
+        create_provider(settings)
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_masking_keeps_json_json() -> None:
+    mask = Mask(["1234", 'a"b'])
+    assert (
+        mask.mask_json(b'{"pin":1234,"x":"12345","a\\"b":["a\\"b"],"n":12}')
+        == b'{"pin":"***","x":"***5","***":["***"],"n":12}'
+    )
+    assert mask.mask_json(b'{"n": 1}') == b'{"n": 1}'
+    assert Mask(["-----BEGIN\nsecretline\n-----END"]).mask_bytes(b"x secretline y") == b"x *** y"
+
+
+@pytest.mark.parametrize("value", ["code", "message", "retryable"])
+async def test_a_secret_that_is_a_word_of_ours_hides_itself_alone(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", value)
+    step = {"python": {"code": "raise ValueError(f'not with {p}')", "args": {"p": {"secret": "DB_PASSWORD"}}}}
+    async with engine("memory://") as operations:
+        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **step}]})
+        error = step_of(snapshot, "a").error
+    assert error.code == "STEP_RAISED"
+    assert error.message.startswith("ValueError: not with ***")
+    assert error.retryable is not None

@@ -1,0 +1,698 @@
+"""Steering a run while it is going: every signal leaves its decision and its effect in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from runwright.control.operations import Operations
+from runwright.control.signal_service import SignalService
+from support.engine import (
+    alerts,
+    ended,
+    engine,
+    event,
+    held,
+    once,
+    only,
+    python,
+    reasons,
+    run,
+    statuses,
+    step_of,
+    story,
+)
+from support.waiting import until
+
+FAIL = python("1 / 0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/runs.db"
+
+
+async def begin(operations: Operations, plan: dict[str, Any], *running: str, **start: Any) -> str:
+    """Start a run, and wait until these steps are under way."""
+    run_id = await operations.start(operations.load({"plan": "p", **plan}), **start)
+    for name in running:
+        await event(operations, run_id, "StepStarted", name)
+    return run_id
+
+
+# PAUSE and RESUME
+
+
+async def test_a_pause_lets_running_steps_end_and_starts_nothing(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    go = tmp_path / "go"
+    steps = [{"id": name, "python": held(go)} for name in "abc"] + [{"id": "after", "dependsOn": ["a"], "noop": {}}]
+    async with engine(store_url) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a", "b", "c")
+        decision = await operations.signal(run_id, "PAUSE", reason="lunch")
+        assert (decision.decision, decision.engine_result) == ("ACCEPTED", "PAUSED")
+        snapshot = await operations.log.snapshot(run_id)
+        assert (snapshot.status, snapshot.substatus) == ("PAUSED", "DRAINING")
+        assert snapshot.message == "Workflow paused. Waiting for 3 in-flight tasks to complete."
+        assert snapshot.reason == "lunch"
+
+        go.touch()
+        for name in "abc":
+            await event(operations, run_id, "StepCompleted", name)
+        snapshot = await operations.log.snapshot(run_id)
+        assert (snapshot.status, snapshot.substatus) == ("PAUSED", None)
+        assert "StepStarted after" not in await story(operations, run_id)
+
+        again = await operations.signal(run_id, "PAUSE")
+        assert again.engine_result == "ALREADY_PAUSED"
+        assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert only(await story(operations, run_id), "RunPaused", "RunResumed") == ["RunPaused", "RunResumed"]
+
+
+async def test_a_second_pause_has_the_ordinal_two(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "a", "python": held(go)}]}, "a")
+        sent = [await operations.signal(run_id, kind) for kind in ("PAUSE", "RESUME", "PAUSE", "RESUME")]
+        go.touch()
+        snapshot = await ended(operations, run_id)
+        lines = only(await story(operations, run_id), "RunPaused", "RunResumed")
+        second = await event(operations, run_id, "RunPaused", None, 2)
+    assert lines == ["RunPaused", "RunResumed", "RunPaused #2", "RunResumed #2"]
+    assert (second.payload or {})["signalId"] == sent[2].signal_id
+    assert (snapshot.status, snapshot.pauses) == ("COMPLETED", 2)
+
+
+async def test_a_pause_that_does_not_drain_in_time_raises_an_alert_and_can_be_resumed(
+    store: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with engine(store, drain_timeout=0.3) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}, "a")
+        await operations.signal(run_id, "PAUSE")
+        await event(operations, run_id, "RunDrainTimedOut")
+        snapshot = await operations.log.snapshot(run_id)
+        assert (snapshot.status, snapshot.substatus) == ("PAUSED", None)
+        assert len(await alerts(operations, run_id, "PAUSE_DRAIN_TIMEOUT")) == 1
+        assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
+        go.touch()
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+async def test_a_loop_that_is_paused_comes_to_rest(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    step = {"id": "each", "foreach": {"in": [1, 2, 3], "maxParallel": 1}, "python": held(go)}
+    async with engine(store, drain_timeout=0.5) as operations:
+        run_id = await begin(operations, {"steps": [step]})
+        await event(operations, run_id, "LoopIterationStarted", "each[0]")
+        await operations.signal(run_id, "PAUSE")
+        go.touch()
+        await event(operations, run_id, "LoopIterationDone", "each[0]")
+        await asyncio.sleep(0.8)
+        lines = await story(operations, run_id)
+        assert only(lines, "LoopIterationStarted") == ["LoopIterationStarted each[0]"]
+        assert only(lines, "RunDrainTimedOut") == []  # nothing is at work
+        await operations.signal(run_id, "RESUME")
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+async def test_a_pause_is_never_lost_however_many_completions_are_under_way(store: str) -> None:
+    """A run of many short steps; pause at any moment, and see that nothing starts after it."""
+    steps = [{"id": f"s{n}", "noop": {}} for n in range(300)]
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": steps}, "s20")
+        for number in range(1, 6):
+            paused = await operations.signal(run_id, "PAUSE")
+            if paused.decision == "REJECTED" or paused.engine_result == "RUN_TERMINAL":
+                break
+            assert paused.engine_result == "PAUSED"
+            lines = await story(operations, run_id)
+            at = lines.index("RunPaused" if number == 1 else f"RunPaused #{number}")
+            assert only(lines[at:], "StepStarted", "RunCompleted") == []
+            await operations.signal(run_id, "RESUME")
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+# CANCEL and EMERGENCY_STOP
+
+
+async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    never = tmp_path / "never"
+    steps = [
+        {"id": "thread", "python": held(never)},
+        {"id": "process", "shell": "sleep 100"},
+        {"id": "waits", "wait": "100s"},
+        {"id": "each", "foreach": [1, 2], "python": held(never)},
+        {"id": "after", "dependsOn": ["thread"], "noop": {}},
+    ]
+    async with engine(store_url) as operations:
+        run_id = await begin(operations, {"steps": steps}, "thread", "process", "waits", "each")
+        decision = await operations.signal(run_id, "CANCEL", reason="not today")
+        snapshot = await ended(operations, run_id)
+        lines = await story(operations, run_id)
+        records = await operations.log.read(run_id)
+        end = await event(operations, run_id, "RunCancelled")
+    assert (snapshot.status, snapshot.reason) == ("CANCELLED", "not today")
+    assert decision.engine_result == "CANCELLED"
+    assert (end.payload or {})["signalId"] == decision.signal_id
+    for name in ("thread", "process", "waits", "each"):
+        assert f"StepFailed {name} CANCELLED" in lines
+    assert reasons(lines) == {"after": "RUN_CANCELLED"}
+    last = [record for record in records if record.persisted_at == end.persisted_at]
+    assert {record.step_id for record in last if record.event_type == "StepFailed"} == {
+        "thread",
+        "process",
+        "waits",
+        "each",
+    }
+    assert lines[-1] == "SignalProcessed CANCEL CANCELLED"
+    for record in last:
+        if record.event_type == "StepFailed":
+            assert (record.payload or {})["error"]["retryable"] is False
+
+
+async def test_a_step_that_completes_while_it_is_cancelled_has_completed(store: str, tmp_path: Path) -> None:
+    steps = [{"id": "a", "cancellable": False, "python": held(tmp_path / "go", value=5)}, {"id": "b", "noop": {}}]
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a")
+        cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
+        await until(lambda: has_signal(operations, run_id))
+        (tmp_path / "go").touch()
+        snapshot = await ended(operations, run_id)
+        await cancelling
+        assert await operations.result(run_id, "a") == 5
+    assert snapshot.status == "CANCELLED"
+    assert statuses(snapshot) == {"a": "SUCCESS", "b": "SKIPPED"}
+
+
+async def has_signal(operations: Operations, run_id: str, count: int = 1) -> bool:
+    return len(only(await story(operations, run_id), "SignalAccepted")) >= count
+
+
+async def test_a_process_that_does_not_stop_when_asked_is_killed(store: str, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    work = {"call": "support.engine_steps:ignore_sigterm", "args": {"file": str(pid)}}
+    shell = f"trap '' TERM; echo $$ > {pid}-2; while true; do sleep 0.1; done"
+    steps = [{"id": "a", "class": "isolation", "python": work}, {"id": "b", "shell": shell}]
+    async with engine(store, stop_grace=0.3) as operations:
+        run_id = await begin(operations, {"order": "graph", "steps": steps}, "a", "b")
+        await until(lambda: written(pid))
+        await until(lambda: written(tmp_path / "pid-2"))
+        await operations.signal(run_id, "CANCEL")
+        snapshot = await ended(operations, run_id)
+    assert snapshot.status == "CANCELLED"
+    await until(lambda: gone(int(pid.read_text())))
+    await until(lambda: gone(int((tmp_path / "pid-2").read_text())))
+
+
+async def written(file: Path) -> bool:
+    return file.exists() and bool(file.read_text().strip())
+
+
+async def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+async def test_a_step_that_must_not_be_interrupted_is_waited_for_up_to_a_deadline(store: str, tmp_path: Path) -> None:
+    steps = [{"id": "a", "cancellable": False, "shell": "sleep 100"}]
+    async with engine(store, cancel_deadline=0.3) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a")
+        await operations.signal(run_id, "CANCEL")
+        assert (await ended(operations, run_id)).status == "CANCELLED"
+
+
+async def test_an_emergency_stop_kills_and_raises_a_p1_alert(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"id": "a", "cancellable": False, "shell": "trap '' TERM; sleep 100"}, {"id": "b", "noop": {}}]
+    async with engine(store_url) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a")
+        decision = await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
+        snapshot = await ended(operations, run_id)
+        lines = await story(operations, run_id)
+        raised = await alerts(operations, run_id, "EMERGENCY_STOP")
+    assert (snapshot.status, snapshot.reason) == ("CANCELLED", "fire")
+    assert "StepFailed a KILLED" in lines
+    assert reasons(lines) == {"b": "RUN_CANCELLED"}
+    assert decision.engine_result == "CANCELLED"
+    assert [alert.severity for alert in raised] == ["P1"]
+
+
+async def test_an_emergency_stop_does_not_wait_for_a_cancel_that_is_under_way(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "a", "cancellable": False, "shell": "sleep 100"}]}, "a")
+        cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
+        await until(lambda: has_signal(operations, run_id))
+        await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "now"})
+        snapshot = await ended(operations, run_id)
+        await cancelling
+        assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+        assert "StepFailed a KILLED" in await story(operations, run_id)
+    assert (snapshot.status, snapshot.reason) == ("CANCELLED", "now")
+
+
+@pytest.mark.parametrize("where", ["paused", "waiting for an operator", "driven by nobody"])
+async def test_an_emergency_stop_raises_its_alert_also_where_nothing_is_at_work(store: str, where: str) -> None:
+    plan = {
+        "onFailure": "wait",
+        "steps": [{"id": "w", "wait": "100s"}] if where == "paused" else [{"id": "w", "python": FAIL}],
+    }
+    async with engine(store) as operations:
+        run_id = await begin(operations, plan, "w")
+        if where == "paused":
+            await operations.signal(run_id, "PAUSE")
+        else:
+            await event(operations, run_id, "StepFailed", "w")
+        if where != "driven by nobody":
+            await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
+            assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+            return
+    async with engine(store) as operations:
+        await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
+        assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+        assert (await operations.log.snapshot(run_id)).status == "CANCELLED"
+
+
+# RETRY_STEP and SKIP_STEP
+
+
+async def test_a_failed_step_is_retried_and_the_run_completes(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"id": "a", "python": once(tmp_path / "calls")}, {"id": "b", "noop": {}}]
+    async with engine(store_url) as operations:
+        run_id = await begin(operations, {"onFailure": "wait", "steps": steps})
+        await event(operations, run_id, "StepFailed", "a")
+        decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
+        snapshot = await ended(operations, run_id)
+        lines = await story(operations, run_id)
+    assert (decision.decision, decision.engine_result) == ("ACCEPTED", "RETRYING")
+    assert snapshot.status == "COMPLETED"
+    at = lines.index("StepFailed a STEP_RAISED")
+    assert lines[at + 1 :] == [
+        "SignalAccepted RETRY_STEP",
+        "StepRetryScheduled a",
+        "SignalProcessed RETRY_STEP RETRYING",
+        "StepStarted a #2",
+        "StepCompleted a #2",
+        "StepStarted b",
+        "StepCompleted b",
+        "RunCompleted",
+    ]
+
+
+async def test_several_failed_steps_can_be_retried_at_once(store: str, tmp_path: Path) -> None:
+    names = [f"s{n}" for n in range(8)]
+    steps = [{"id": name, "python": once(tmp_path / name)} for name in names]
+    async with engine(store, park_after=0.0) as operations:
+        run_id = await begin(operations, {"order": "graph", "onFailure": "wait", "steps": steps})
+        for name in names:
+            await event(operations, run_id, "StepFailed", name)
+        decisions = await asyncio.gather(*(operations.signal(run_id, "RETRY_STEP", {"stepId": name}) for name in names))
+        assert {decision.engine_result for decision in decisions} == {"RETRYING"}
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+async def test_a_run_on_its_way_back_into_memory_is_driven(store: str) -> None:
+    """Otherwise a second signal would find nobody, claim the run, act on both, and let go of what we drive."""
+    async with engine(store, park_after=0.0) as operations:
+        run_id = await begin(operations, {"onFailure": "wait", "steps": [{"id": "a", "python": FAIL}]})
+        await event(operations, run_id, "StepFailed", "a")
+
+        async def parked() -> bool:
+            return run_id not in operations.engine._drivers
+
+        await until(parked)
+        operations.engine.on_signal(run_id)
+        for _ in range(20):
+            assert operations.engine.is_driven(run_id)
+            await asyncio.sleep(0)
+
+
+async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path) -> None:
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    note = {"call": "support.engine_steps:note", "args": {"file": str(notes)}}
+    async with engine(store) as operations:
+        run_id = await begin(
+            operations, {"order": "graph", "steps": [{"id": "a", "python": note}, {"id": "b", "python": held(go)}]}
+        )
+        await event(operations, run_id, "StepCompleted", "a")
+        await event(operations, run_id, "StepStarted", "b")
+        refused = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
+        assert (refused.decision, refused.code) == ("REJECTED", "STEP_TERMINAL")
+        forced = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a", "force": True})
+        assert forced.engine_result == "RETRYING"
+        await event(operations, run_id, "StepCompleted", "a", 2)
+        go.touch()
+        snapshot = await ended(operations, run_id)
+    assert snapshot.status == "COMPLETED"
+    assert step_of(snapshot, "a").logical_attempt_id == 2
+    assert len(notes.read_text().splitlines()) == 2
+
+
+async def test_a_pending_step_is_skipped_in_its_turn(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    steps = [{"id": "a", "python": held(go)}, {"id": "b", "python": FAIL}, {"id": "c", "noop": {}}]
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a")
+        decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "b", "reason": "not needed"})
+        assert decision.engine_result == "SKIPPED"
+        skipped = await event(operations, run_id, "StepSkipped", "b")
+        assert (skipped.payload or {}) == {
+            "reasonCode": "OPERATOR_SKIP",
+            "reason": "not needed",
+            "signalId": decision.signal_id,
+        }
+        assert "StepStarted c" not in await story(operations, run_id)  # its turn has not come
+        go.touch()
+        snapshot = await ended(operations, run_id)
+    assert snapshot.status == "COMPLETED"
+    assert statuses(snapshot) == {"a": "SUCCESS", "b": "SKIPPED", "c": "SUCCESS"}
+
+
+# UPDATE_PARAMS and INJECT_OVERRIDE
+
+
+async def test_new_parameters_count_from_the_next_step_on(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    go = tmp_path / "go"
+    steps = [
+        {"id": "a", "python": held(go, value="{{ params.day }}")},
+        {
+            "id": "b",
+            "python": {
+                "call": "support.engine_steps:echo",
+                "args": {"day": "{{ params.day }}", "other": "{{ params.other }}"},
+            },
+        },
+    ]
+    async with engine(store_url) as operations:
+        run_id = await begin(operations, {"params": {"day": 1, "other": "x"}, "steps": steps}, "a")
+        first = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"day": 2}}, reason="late data")
+        second = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"day": 3}}, reason="later data")
+        assert (first.engine_result, second.engine_result) == ("UPDATED", "UPDATED")
+        go.touch()
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert await operations.result(run_id, "a") == 1
+        assert await operations.result(run_id, "b") == {"day": 3, "other": "x"}
+        updated = await event(operations, run_id, "RunParamsUpdated", None, 2)
+    assert (updated.payload or {}) == {"params": {"day": 3, "other": "x"}, "signalId": second.signal_id}
+
+
+async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    steps = [
+        {"id": "a", "python": held(go, value=20)},
+        {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
+    ]
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": steps}, "a")
+        running = await operations.signal(
+            run_id, "INJECT_OVERRIDE", {"stepId": "a", "override": {"args": {}}}, reason="try"
+        )
+        assert (running.decision, running.code) == ("REJECTED", "STEP_NOT_TERMINAL")
+        decision = await operations.signal(
+            run_id, "INJECT_OVERRIDE", {"stepId": "b", "override": {"args": {"x": 2}}}, reason="fix"
+        )
+        assert decision.engine_result == "OVERRIDDEN"
+        go.touch()
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert await operations.result(run_id, "b") == {"x": 2}
+
+
+async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    steps = [
+        {"id": "a", "python": python("20")},
+        {"id": "hold", "python": held(go)},
+        {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
+    ]
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": steps}, "hold")
+        override = {"args": {"x": "{{ steps.a.result + 1 }}"}}
+        decision = await operations.signal(
+            run_id, "INJECT_OVERRIDE", {"stepId": "b", "override": override}, reason="fix"
+        )
+        assert (decision.decision, decision.code) == ("REJECTED", "SIGNAL_INVALID_PAYLOAD")
+        go.touch()
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert await operations.result(run_id, "b") == {"x": 1}
+
+
+# RETRY_RUN and rerun
+
+
+async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"id": "a", "python": once(tmp_path / "calls", value=1)}]
+    async with engine(store_url) as operations:
+        old = await run(operations, {"plan": "p", "steps": steps})
+        made = operations.log.append
+
+        async def dies(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("killed between the new run and the note of it")
+
+        signal_id = operations.log.ids.event_id()
+        original = SignalService._record
+
+        async def record(self: SignalService, *arguments: Any) -> bool:
+            written = await original(self, *arguments)
+            monkeypatch.setattr(operations.log, "append", dies)
+            return written
+
+        monkeypatch.setattr(SignalService, "_record", record)
+        with pytest.raises(RuntimeError):
+            await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
+        monkeypatch.setattr(operations.log, "append", made)
+        monkeypatch.setattr(SignalService, "_record", original)
+        decision = await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
+        runs = (await operations.log.list_runs()).runs
+    assert decision.engine_result == "NEW_RUN"
+    assert {row.identity.run_id for row in runs} == {old.run_id, decision.new_run_id}
+
+
+async def test_a_failed_run_is_retried_as_a_new_run_that_names_it(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notes = tmp_path / "notes"
+    steps = [
+        {
+            "id": "a",
+            "python": {"call": "support.engine_steps:note", "args": {"file": str(notes), "value": {"rows": 3}}},
+        },
+        {"id": "b", "python": once(tmp_path / "calls", value="{{ steps.a.result.rows }}")},
+        {"id": "c", "python": python("n", n="{{ steps.b.result }}")},
+    ]
+    async with engine(store_url) as operations:
+        old = await run(operations, {"plan": "p", "steps": steps})
+        assert old.status == "FAILED"
+        decision = await operations.signal(old.run_id, "RETRY_RUN")
+        assert (decision.decision, decision.engine_result) == ("ACCEPTED", "NEW_RUN")
+        assert decision.new_run_id not in (None, old.run_id)
+        assert decision.new_run_id is not None
+        snapshot = await ended(operations, decision.new_run_id)
+        queued = await event(operations, decision.new_run_id, "RunQueued")
+        carried = await event(operations, decision.new_run_id, "StepSkipped", "a")
+        assert await operations.result(decision.new_run_id, "c") == 3
+        assert await operations.result(decision.new_run_id, "a") == {"rows": 3}
+        again = await operations.signal(old.run_id, "RETRY_RUN", signal_id=decision.signal_id)
+        assert again.new_run_id == decision.new_run_id  # the same signal makes no second run
+        assert (await operations.log.snapshot(old.run_id)).status == "FAILED"
+    assert snapshot.status == "COMPLETED"
+    assert snapshot.origin_run_id == old.run_id
+    assert (queued.payload or {})["originRunId"] == old.run_id
+    assert (queued.payload or {})["forkedFromSeq"] >= old.last_event_seq
+    assert (carried.payload or {})["reasonCode"] == "CARRIED_OVER"
+    assert (carried.payload or {})["originRunId"] == old.run_id
+    assert len(notes.read_text().splitlines()) == 1
+
+
+async def test_retry_run_with_force_carries_nothing_over(store: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    steps = [
+        {"id": "a", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}},
+        {"id": "b", "python": once(tmp_path / "calls")},
+    ]
+    async with engine(store) as operations:
+        old = await run(operations, {"plan": "p", "steps": steps})
+        decision = await operations.signal(old.run_id, "RETRY_RUN", {"force": True})
+        assert decision.new_run_id is not None
+        snapshot = await ended(operations, decision.new_run_id)
+    assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
+    assert len(notes.read_text().splitlines()) == 2
+
+
+async def test_a_run_is_rerun_from_a_step(store: str, tmp_path: Path) -> None:
+    steps = [
+        {"id": "a", "python": {"call": "support.engine_steps:big", "args": {"size": 70_000}}},
+        {"id": "b", "dependsOn": ["a"], "python": python("len(a)", a="{{ steps.a.result }}")},
+        {"id": "c", "dependsOn": ["b"], "noop": {}},
+        {"id": "side", "noop": {}},
+    ]
+    async with engine(store) as operations:
+        old = await run(operations, {"plan": "p", "steps": steps})
+        new_id = await operations.rerun(old.run_id, from_step="b")
+        snapshot = await ended(operations, new_id)
+        lines = await story(operations, new_id)
+        assert await operations.result(new_id, "b") == 70_000
+        assert await operations.result(new_id, "a") == "x" * 70_000
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.rerun(old.run_id, from_step="nosuch")
+        assert caught.value.code == "STEP_NOT_FOUND"
+    assert snapshot.status == "COMPLETED"
+    assert reasons(lines) == {"a": "CARRIED_OVER", "side": "CARRIED_OVER"}
+    assert only(lines, "StepStarted") == ["StepStarted b", "StepStarted c"]
+
+
+async def test_a_rerun_of_a_sequential_plan_keeps_its_order(store: str, tmp_path: Path) -> None:
+    steps = [
+        {"id": "a", "python": once(tmp_path / "a")},
+        {"id": "b", "noop": {}},
+        {"id": "c", "python": once(tmp_path / "c")},
+    ]
+    async with engine(store) as operations:
+        old = await run(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
+        assert statuses(old) == {"a": "FAILED", "b": "SUCCESS", "c": "FAILED"}
+        new_id = await operations.rerun(old.run_id)
+        assert (await ended(operations, new_id)).status == "COMPLETED"
+        lines = only(await story(operations, new_id), "StepStarted", "StepCompleted")
+    assert lines == ["StepStarted a", "StepCompleted a", "StepStarted c", "StepCompleted c"]
+
+
+async def test_a_run_that_goes_on_cannot_be_rerun(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.rerun(run_id)
+        assert caught.value.code == "RUN_NOT_TERMINAL"
+        refused = await operations.signal(run_id, "RETRY_RUN")
+        assert (refused.decision, refused.code) == ("REJECTED", "RUN_NOT_TERMINAL")
+
+
+# Runs that nobody drives, and other processes
+
+
+async def test_a_signal_to_a_run_that_nobody_drives_is_applied_and_the_run_left(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [
+        {"id": "a", "python": FAIL},
+        {"id": "b", "foreach": ["x" * 40_000, "y" * 40_000], "python": python("len(i)", i="{{ item }}")},
+    ]
+    plan = {"onFailure": "wait", "steps": steps}
+    async with engine(durable_url) as operations:
+        run_id = await begin(operations, plan, "a", run_id="run-1")
+        await event(operations, run_id, "StepFailed", "a")
+    async with engine(durable_url) as operations:
+        decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
+        assert decision.engine_result == "SKIPPED"
+        assert (await operations.log.find_run(run_id)).owner is None
+        assert only(await story(operations, run_id), "StepStarted") == ["StepStarted a"]  # nothing was started
+    async with engine(durable_url, recover=True) as operations:
+        snapshot = await ended(operations, run_id)
+        assert snapshot.status == "COMPLETED"
+        assert await operations.result(run_id, "b") == [40_000, 40_000]
+
+
+async def test_a_cancel_of_a_run_that_nobody_drives_is_carried_to_its_end(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with engine(durable_url) as operations:
+        run_id = await begin(
+            operations, {"steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}]}, "a"
+        )
+    async with engine(durable_url) as operations:
+        decision = await operations.signal(run_id, "CANCEL")
+        assert decision.engine_result == "CANCELLED"
+        snapshot = await ended(operations, run_id)
+        assert "StepFailed a CANCELLED" in await story(operations, run_id)
+    assert snapshot.status == "CANCELLED"
+
+
+async def test_signals_that_come_together_to_a_run_that_nobody_drives_are_all_applied(store: str) -> None:
+    plan = {"params": dict.fromkeys("abcd", 0), "steps": [{"id": "w", "wait": "100s"}]}
+    async with engine(store) as operations:
+        run_id = await begin(operations, plan, "w")
+    async with engine(store) as operations:
+        sent = [operations.signal(run_id, "UPDATE_PARAMS", {"params": {name: 1}}, reason="r") for name in "abcd"]
+        decisions = await asyncio.gather(*sent)
+        assert {decision.engine_result for decision in decisions} == {"UPDATED"}
+        last = await event(operations, run_id, "RunParamsUpdated", None, 4)
+    assert (last.payload or {})["params"] == dict.fromkeys("abcd", 1)
+
+
+async def test_a_signal_and_a_resumption_that_come_together_leave_the_run_driven(store: str, tmp_path: Path) -> None:
+    plan = {"onFailure": "wait", "steps": [{"id": "a", "python": once(tmp_path / "calls")}]}
+    async with engine(store) as operations:
+        run_id = await begin(operations, plan)
+        await event(operations, run_id, "StepFailed", "a")
+    async with engine(store) as operations:
+        await asyncio.gather(operations.signal(run_id, "RETRY_STEP", {"stepId": "a"}), operations.resume(run_id))
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+async def test_a_signal_from_elsewhere_acts_within_a_second(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine on the same store; another process does the same in tests/faults."""
+    monkeypatch.chdir(tmp_path)
+    go = tmp_path / "go"
+    async with engine(durable_url) as driving, engine(durable_url) as elsewhere:
+        run_id = await begin(driving, {"steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}, "a")
+        began = time.monotonic()
+        decision = await elsewhere.signal(run_id, "PAUSE")
+        assert decision.engine_result == "PAUSED"
+        assert time.monotonic() - began < 1.0
+        go.touch()
+        assert (await elsewhere.signal(run_id, "RESUME")).engine_result == "RESUMED"
+        assert (await ended(elsewhere, run_id)).status == "COMPLETED"
+
+
+async def test_a_run_that_was_put_out_of_memory_hears_signals(store: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    go.touch()
+    async with engine(store, park_after=0.0) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "w", "wait": "100s"}, {"id": "a", "python": held(go)}]})
+        await event(operations, run_id, "StepDelayed", "w")
+        assert (await operations.signal(run_id, "PAUSE")).engine_result == "PAUSED"
+        assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
+        assert (await operations.signal(run_id, "CANCEL")).engine_result == "CANCELLED"
+        assert (await ended(operations, run_id)).status == "CANCELLED"
+
+
+async def test_following_a_run_ends_with_it_also_when_it_is_cancelled(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await begin(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
+
+        async def follow(after: int = 0) -> list[str]:
+            return [record.event_type async for record in operations.events(run_id, after, follow=True)]
+
+        following = asyncio.create_task(follow())
+        await operations.signal(run_id, "CANCEL")
+        seen = await asyncio.wait_for(following, 10)
+        assert "RunCancelled" in seen
+        await operations.signal(run_id, "PAUSE")  # refused, and in the log after the end
+        assert (await asyncio.wait_for(follow(), 10))[-1] == "SignalRejected"

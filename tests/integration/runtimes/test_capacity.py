@@ -1,0 +1,110 @@
+"""How many steps run at once, over all runs of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runwright.contract.plan import StepClass
+from runwright.runtimes.executor import executor
+from support.engine import ended, engine, event, held, python, run, sleep
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/runs.db"
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for one step of each class."""
+    for step_class in StepClass:
+        monkeypatch.setitem(executor.DEFAULT_CAPACITY, step_class, 1)
+
+
+def plan(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"plan": "p", "order": "graph", "steps": list(steps)}
+
+
+@pytest.mark.parametrize("one_run", [True, False])
+async def test_heavy_steps_do_not_exceed_the_processors(store: str, tmp_path: Path, one_run: bool) -> None:
+    folder = tmp_path / "running"
+    folder.mkdir()
+
+    def step(number: int) -> dict[str, Any]:
+        args = {"folder": str(folder), "name": str(number), "seconds": 0.15}
+        return {
+            "id": f"s{number}",
+            "class": "heavy",
+            "python": {"call": "support.engine_steps:count_at_once", "args": args},
+        }
+
+    async with engine(store) as operations:
+        plans = [plan(*map(step, range(8)))] if one_run else [plan(step(n)) for n in range(8)]
+        found = await asyncio.gather(*(operations.start(operations.load(document)) for document in plans))
+        snapshots = await asyncio.gather(*(ended(operations, run_id) for run_id in found))
+        counts = [
+            await operations.result(snapshot.run_id, part.step_id) for snapshot in snapshots for part in snapshot.steps
+        ]
+    assert max(counts) <= executor.DEFAULT_CAPACITY[StepClass.HEAVY]
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_run_that_waits_for_one_class_does_not_take_the_turn_of_one_that_waits_for_another(
+    store: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with engine(store) as operations:
+        heavy = await operations.start(
+            operations.load(
+                plan({"id": "x", "class": "heavy", "python": held(go)}, {"id": "y", "class": "heavy", "noop": {}})
+            )
+        )
+        await event(operations, heavy, "StepStarted", "x")
+        light = await operations.start(operations.load(plan({"id": "x", "python": sleep(0.3)})))
+        await event(operations, light, "StepStarted", "x")
+        waiting = await operations.start(operations.load(plan({"id": "x", "noop": {}})))
+        assert (await ended(operations, light)).status == "COMPLETED"
+        assert (await operations.wait(waiting, 5)).status == "COMPLETED"
+        go.touch()
+        assert (await ended(operations, heavy)).status == "COMPLETED"
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_room_that_a_wait_did_not_need_is_given_on(store: str) -> None:
+    """A wait is nowhere at work. What was held back for it while it was written down must hear of it."""
+    async with engine(store) as operations:
+        documents = [
+            plan({"id": "w", "wait": "50ms"}),
+            plan({"id": "x", "noop": {}}),
+            plan({"id": "y", "python": python("1")}),
+        ] * 5
+        found = await asyncio.gather(*(operations.start(operations.load(document)) for document in documents))
+        for run_id in found:
+            assert (await operations.wait(run_id, 5)).status == "COMPLETED"
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_narrow_engine_finishes_everything(store: str) -> None:
+    steps = [{"id": f"s{n}", "class": ("light", "heavy")[n % 2], "python": python("1")} for n in range(12)]
+    async with engine(store) as operations:
+        found = await asyncio.gather(*(operations.start(operations.load(plan(*steps))) for _ in range(6)))
+        for run_id in found:
+            assert (await operations.wait(run_id, 5)).status == "COMPLETED"
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_loop_shares_the_room_with_others(store: str) -> None:
+    async with engine(store) as operations:
+        loop = await operations.start(
+            operations.load(plan({"id": "each", "foreach": list(range(30)), "python": sleep(0.02)}))
+        )
+        began = time.monotonic()
+        assert (await run(operations, plan({"id": "x", "noop": {}}))).status == "COMPLETED"
+        early = time.monotonic() - began
+        assert (await ended(operations, loop)).status == "COMPLETED"
+        assert early <= time.monotonic() - began

@@ -1,0 +1,442 @@
+"""What the source contracts demand of an engine, where no other test would notice its absence.
+
+`docs/conformance-engine.md` maps each of their rules to the test that keeps it; the ones here fill its gaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from runwright.auth.roles import Actor
+from runwright.contract.workflow_engine import SignalRequest
+from runwright.control.operations import Operations
+from runwright.control.run_scope import RunScope
+from runwright.control.signal_rules import RULES, Refused, authorize, check_request
+from runwright.log.append.prepare import PreparedEvent
+from runwright.runtimes.settings import EngineSettings
+from support.engine import ended, engine, event, held, once, only, python, reasons, run, statuses, story
+
+SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/runs.db"
+
+
+def note(file: Path) -> dict[str, Any]:
+    return {"call": "support.engine_steps:note", "args": {"file": str(file)}}
+
+
+# Capabilities: IWorkflowEngine 4
+
+LACKS = "workflow.child.workflows"
+
+
+@pytest.mark.parametrize(
+    ("name", "fallback"), [(LACKS, None), (LACKS, "reject"), ("fly", None), ("fly", "emulate"), ("fly", "degrade")]
+)
+async def test_a_plan_that_needs_what_the_runtime_lacks_is_refused_and_no_run_made(
+    store_url: str, name: str, fallback: str | None
+) -> None:
+    """A capability that nobody has heard of is refused, whatever the plan says to do without it."""
+    needs: dict[str, Any] = {"requiresCapabilities": ["cancel.cooperative", name]}
+    if fallback is not None:
+        needs["fallbackBehavior"] = fallback
+    async with engine(store_url) as operations:
+        with pytest.raises(rw.RunwrightError) as caught:
+            await run(operations, {**SMALL, **needs})
+        assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
+        assert name in caught.value.detail
+        assert (await operations.log.list_runs()).runs == []
+
+
+@pytest.mark.parametrize(("fallback", "code"), [("emulate", "CAPABILITY_EMULATED"), ("degrade", "CAPABILITY_DEGRADED")])
+async def test_a_plan_that_can_do_without_is_run_and_its_start_says_what_is_missing(
+    store_url: str, fallback: str, code: str
+) -> None:
+    needs = {"requiresCapabilities": ["cancel.forced", LACKS], "fallbackBehavior": fallback}
+    async with engine(store_url) as operations:
+        snapshot = await run(operations, {**SMALL, **needs})
+        started = (await event(operations, snapshot.run_id, "RunStarted")).payload or {}
+    assert snapshot.status == "COMPLETED"
+    assert started["degraded"] is True
+    report = started["validationReport"]
+    assert (report["planId"], report["targetAdapter"], report["status"]) == ("p", "embedded", "WARNINGS")
+    assert report["capabilityChecks"] == [
+        {"capability": "cancel.forced", "supported": True},
+        {"capability": LACKS, "supported": False},
+    ]
+    assert [(warning["code"], warning["capability"]) for warning in report["warnings"]] == [(code, LACKS)]
+
+
+async def test_a_plan_whose_needs_are_met_is_not_degraded(store: str) -> None:
+    async with engine(store) as operations:
+        snapshot = await run(operations, {**SMALL, "requiresCapabilities": ["cancel.forced"]})
+        started = (await event(operations, snapshot.run_id, "RunStarted")).payload or {}
+    assert (started["validationReport"]["status"], started.get("degraded")) == ("VALID", None)
+
+
+# Plans by reference: IWorkflowEngine 1, 3.1
+
+
+async def test_no_event_holds_the_plan_only_a_reference_to_it(store_url: str) -> None:
+    plan = {"plan": "p", "description": "a-mark", "steps": [{"id": "a", "python": python("len('b-mark')")}]}
+    async with engine(store_url) as operations:
+        snapshot = await run(operations, plan)
+        records = await operations.log.read(snapshot.run_id)
+        reference = (await event(operations, snapshot.run_id, "RunStarted")).payload["planRef"]  # type: ignore[index]
+        body = await operations.log.plan(reference["sha256"])
+    assert sha256(body).hexdigest() == reference["sha256"]
+    assert b"a-mark" in body and b"b-mark" in body
+    written = b"".join(msgspec.json.encode(record) for record in records)
+    assert b"a-mark" not in written and b"b-mark" not in written
+
+
+async def test_a_plan_that_is_not_what_its_reference_says_is_not_run(store_url: str, history: Any) -> None:
+    """The bytes in the plan store are hashed before they are used; the error names both hashes."""
+    body = json.dumps({"metadata": {"planId": "p"}, "order": "graph", "steps": [{"stepId": "a", "kind": "noop"}]})
+    approved, found = "1" * 64, sha256(body.encode()).hexdigest()
+    reference = {"uri": f"plan:sha256:{approved}", "sha256": approved, "schemaVersion": "v1.0", "planId": "p"}
+    made = history("run-1", "p", "1")
+    async with engine(store_url) as operations:
+        await operations.log.store_plan(approved, body.encode())
+        await operations.log.append([made("RunQueued"), made("RunStarted", planRef={**reference, "planVersion": "1"})])
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.resume("run-1")
+        assert caught.value.code == "PLAN_INTEGRITY_VALIDATION_FAILED"
+        assert approved in caught.value.detail and found in caught.value.detail
+        assert not operations.engine.is_driven("run-1")
+        assert await story(operations, "run-1") == ["RunQueued", "RunStarted"]
+
+
+# Whose events they are: IWorkflowEngine 2.1.3; RunEvents 2.4, 2.5
+
+
+async def test_every_event_of_a_run_says_whose_it_is_also_where_the_caller_did_not(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Signals name nothing but the run: tenant, project, environment and plan are the stored run's."""
+    plan = {
+        **SMALL,
+        "version": "7",
+        "steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}],
+    }
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load(plan), place=RunScope("acme"))
+        await event(operations, run_id, "StepStarted", "a")
+        refused = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
+        decision = await operations.signal(run_id, "CANCEL")
+        await ended(operations, run_id)
+        records = await operations.log.read(run_id)
+    assert {record.event_type for record in records} >= {
+        "SignalRejected",
+        "SignalAccepted",
+        "StepSkipped",
+        "StepFailed",
+    }
+    assert [record.event_type for record in records[:2]] == ["RunQueued", "RunStarted"]
+    for record in records:
+        assert (record.run_id, record.tenant_id, record.project_id) == (run_id, "acme", "default")
+        assert (record.environment_id, record.plan_id, record.plan_version) == ("default", "p", "7")
+    assert decision.audit["tenantId"] == refused.audit["tenantId"] == "acme"
+
+
+async def test_a_run_without_an_id_gets_a_random_one(store: str) -> None:
+    async with engine(store) as operations:
+        made = {await operations.start(operations.load(SMALL)) for _ in range(20)}
+    assert len(made) == 20
+    assert {uuid.UUID(run_id).version for run_id in made} == {4}
+
+
+async def test_taking_over_a_run_with_nothing_at_work_is_no_new_attempt(durable_url: str, tmp_path: Path) -> None:
+    """A pause and a wait are not cut short by the end of a process, so no attempt is made anew."""
+    go = tmp_path / "go"
+    steps: list[dict[str, Any]] = [
+        {"id": "a", "python": held(go)},
+        {"id": "w", "wait": "0.3s"},
+        {"id": "b", "noop": {}},
+    ]
+    plan = {"plan": "p", "steps": steps}
+    async with engine(durable_url) as one:
+        await one.start(one.load(plan), run_id="run-1")
+        await event(one, "run-1", "StepStarted", "a")
+        await one.signal("run-1", "PAUSE")
+        go.touch()
+        await event(one, "run-1", "StepCompleted", "a")
+    async with engine(durable_url) as two:
+        await two.start(two.load(plan), run_id="run-1")
+        await two.signal("run-1", "RESUME")
+        await event(two, "run-1", "StepDelayed", "w")
+    async with engine(durable_url) as three:
+        await three.start(three.load(plan), run_id="run-1")
+        assert (await ended(three, "run-1")).status == "COMPLETED"
+        records = await three.log.read("run-1")
+    assert {record.engine_attempt_id for record in records} == {1}
+
+
+def renamed(events: list[PreparedEvent]) -> list[PreparedEvent]:
+    """The same events under other ids, as a producer sends them that has lost its registry."""
+    found: list[PreparedEvent] = []
+    for made in events:
+        other = uuid.uuid4()
+        stored = msgspec.structs.replace(made.stored, event_id=other.bytes)
+        found.append(msgspec.structs.replace(made, event_id=str(other), stored=stored))
+    return found
+
+
+@pytest.mark.parametrize("arrives", ["not", "after another", "unknown", "under another id"])
+async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_wins(
+    store: str, monkeypatch: pytest.MonkeyPatch, arrives: str
+) -> None:
+    offered: dict[tuple[str, str | None], set[str]] = {}
+    tried: set[tuple[str, str | None]] = set()
+    async with engine(store) as operations:
+        real = operations.log.append_prepared
+
+        async def offer(events: list[PreparedEvent], **more: Any) -> list[rw.Receipt]:
+            names = [(made.stored.event_type, made.stored.step_id) for made in events]
+            for name, made in zip(names, events, strict=True):
+                offered.setdefault(name, set()).add(made.event_id)
+            if tried >= set(names):
+                return await real(events, **more)
+            tried.update(names)
+            if arrives == "after another":  # the driver folds anew, and drafts the same once more
+                raise rw.RunwrightError(rw.ErrorCode.SEQ_CONFLICT, "Somebody was faster.")
+            if arrives == "not":
+                raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Try again.", outcome="not written")
+            await real(renamed(events) if arrives == "under another id" else events, **more)
+            raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Nobody knows.", outcome="unknown")
+
+        monkeypatch.setattr(operations.log, "append_prepared", offer)
+        snapshot = await run(operations, {"plan": "p", "steps": [{"id": name, "noop": {}} for name in "abc"]})
+        records = await operations.log.read(snapshot.run_id)
+    assert snapshot.status == "COMPLETED"
+    assert len(records) == 9
+    written = {(record.event_type, record.step_id): record.event_id for record in records}
+    for name, ids in offered.items():
+        assert len(ids) == 1, f"{name} was drawn anew"
+        assert ({written[name]} == ids) == (arrives != "under another id")
+    assert len(offered) > 3
+
+
+# Events first: IWorkflowEngine 1; ExecutionSemantics 5
+
+
+async def test_no_step_runs_before_its_start_is_durable(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, held_back = tmp_path / "notes", list[str]()
+    notes.touch()
+    steps: list[dict[str, Any]] = [{"id": name, "python": note(notes)} for name in "abc"]
+    async with engine(store) as operations:
+        for method in ("create_run", "append_prepared"):
+            real = getattr(operations.log, method)
+
+            async def slow(*args: Any, real: Any = real, **more: Any) -> Any:
+                (events,) = (argument for argument in args if isinstance(argument, list))
+                starts = [made.stored.step_id for made in events if made.stored.event_type == "StepStarted"]
+                await asyncio.sleep(0.1)
+                assert not {line.split()[0] for line in notes.read_text().splitlines()} & set(starts)
+                held_back.extend(starts)
+                return await real(*args, **more)
+
+            monkeypatch.setattr(operations.log, method, slow)
+        snapshot = await run(operations, {"plan": "p", "steps": steps})
+    assert snapshot.status == "COMPLETED"
+    assert held_back == ["a", "b", "c"]
+    assert [line.split()[0] for line in notes.read_text().splitlines()] == ["a", "b", "c"]
+
+
+# PAUSE, RESUME, CANCEL, status: IWorkflowEngine 1, 2.1.2; ExecutionSemantics 6
+
+
+async def test_after_a_pause_nothing_is_done_again_that_was_done_before(store_url: str, tmp_path: Path) -> None:
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    steps: list[dict[str, Any]] = [
+        {"id": "a", "python": note(notes)},
+        {"id": "b", "python": held(go)},
+        {"id": "c", "python": note(notes)},
+        {"id": "d", "python": note(notes)},
+    ]
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
+        await event(operations, run_id, "StepStarted", "b")
+        for _ in range(2):
+            await operations.signal(run_id, "PAUSE")
+            await operations.signal(run_id, "RESUME")
+        go.touch()
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+        lines = only(await story(operations, run_id), "StepStarted")
+    assert lines == [f"StepStarted {name}" for name in "abcd"]
+    assert [line.split()[0] for line in notes.read_text().splitlines()] == ["a", "c", "d"]
+
+
+async def test_a_retry_that_comes_due_in_a_pause_waits_for_the_resume(store_url: str, tmp_path: Path) -> None:
+    step = {"id": "a", "retry": {"maxAttempts": 2, "initial": "1.5s", "jitter": False}, "python": once(tmp_path / "n")}
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
+        await event(operations, run_id, "StepRetryScheduled", "a")
+        assert (await operations.signal(run_id, "PAUSE")).engine_result == "PAUSED"
+        await asyncio.sleep(2)
+        assert only(await story(operations, run_id), "StepStarted") == ["StepStarted a"]
+        await operations.signal(run_id, "RESUME")
+        assert (await ended(operations, run_id)).status == "COMPLETED"
+
+
+def test_a_pause_has_five_minutes_to_drain_unless_said_otherwise() -> None:
+    assert EngineSettings().drain_timeout == 300
+    assert EngineSettings(drain_timeout=1).drain_timeout == 1
+
+
+async def test_a_paused_run_can_be_cancelled(store_url: str, tmp_path: Path) -> None:
+    steps = [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}]
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
+        await event(operations, run_id, "StepStarted", "a")
+        await operations.signal(run_id, "PAUSE")
+        assert (await operations.signal(run_id, "CANCEL")).engine_result == "CANCELLED"
+        snapshot = await ended(operations, run_id)
+        lines = await story(operations, run_id)
+    assert snapshot.status == "CANCELLED"
+    assert statuses(snapshot) == {"a": "FAILED", "b": "SKIPPED"}
+    assert reasons(lines) == {"b": "RUN_CANCELLED"}
+
+
+CANONICAL = ("DRAINING", "RETRYING", "CONTINUE_AS_NEW", "WAITING_APPROVAL", "RECOVERING")
+
+
+async def test_a_status_is_told_in_the_words_of_the_contract(store_url: str, tmp_path: Path) -> None:
+    """The fields of a status query; `completedAt` comes with the end, a substatus is canonical or of its adapter."""
+    go, seen = tmp_path / "go", set[str]()
+    steps: list[dict[str, Any]] = [
+        {"id": "bad", "python": once(tmp_path / "bad")},
+        {"id": "flaky", "retry": {"maxAttempts": 2, "initial": "30s"}, "python": once(tmp_path / "flaky")},
+        {"id": "held", "python": held(go)},
+    ]
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "onFailure": "wait", "steps": steps}))
+
+        async def look(status: str) -> None:
+            told = json.loads(msgspec.json.encode(await operations.log.snapshot(run_id)))
+            assert (told["runId"], told["status"]) == (run_id, status)
+            assert told["startedAt"].endswith("Z")
+            assert ("completedAt" in told) == (status == "COMPLETED")
+            if (substatus := told.get("substatus")) is not None:
+                assert told["message"]
+                assert substatus in CANONICAL or re.fullmatch(r"embedded/[A-Z_]+", substatus)
+                seen.add(substatus)
+
+        await event(operations, run_id, "StepFailed", "bad")
+        await look("RUNNING")
+        await operations.signal(run_id, "RETRY_STEP", {"stepId": "bad"})
+        await event(operations, run_id, "StepRetryScheduled", "flaky")
+        await look("RUNNING")
+        await operations.signal(run_id, "RETRY_STEP", {"stepId": "flaky"})
+        await event(operations, run_id, "StepStarted", "held")
+        await operations.signal(run_id, "PAUSE")
+        await look("PAUSED")
+        await operations.signal(run_id, "RESUME")
+        go.touch()
+        await ended(operations, run_id)
+        await look("COMPLETED")
+    assert seen == {"embedded/WAITING_OPERATOR", "RETRYING", "DRAINING"}
+
+
+# Signals: the order of the checks, the record first, the roles
+
+PAYLOADS: dict[str, dict[str, Any]] = {
+    "RETRY_STEP": {"stepId": "a"},
+    "SKIP_STEP": {"stepId": "a"},
+    "UPDATE_PARAMS": {"params": {}},
+    "INJECT_OVERRIDE": {"stepId": "a", "override": {}},
+    "EVENT": {"name": "paid"},
+    "EMERGENCY_STOP": {"reason": "fire"},
+    "ESCALATE_ALERT": {"level": "P1"},
+}
+MAY = {
+    "PAUSE": {"Operator", "Engineer", "Admin"},
+    "RESUME": {"Operator", "Engineer", "Admin"},
+    "CANCEL": {"Operator", "Engineer", "Admin"},
+    "RETRY_STEP": {"Engineer", "Admin"},
+    "SKIP_STEP": {"Engineer", "Admin"},
+    "RETRY_RUN": {"Engineer", "Admin"},
+    "UPDATE_PARAMS": {"Admin"},
+    "INJECT_OVERRIDE": {"Admin"},
+    "APPROVE": {"Operator", "Engineer", "Admin"},
+    "DENY": {"Operator", "Engineer", "Admin"},
+    "EVENT": {"Operator", "Engineer", "Admin"},
+    "EMERGENCY_STOP": {"Admin"},
+    "ESCALATE_ALERT": {"System"},
+}
+
+
+def test_each_signal_is_for_its_roles_and_no_others() -> None:
+    assert RULES.keys() == MAY.keys()
+    for kind, roles in MAY.items():
+        request = SignalRequest(
+            signal_id=str(uuid.uuid4()), signal_type=kind, payload=PAYLOADS.get(kind, {}), reason="why"
+        )
+        rule = check_request(request)
+        for role in ("Viewer", "Operator", "Engineer", "Admin", "System", "Stranger"):
+            try:
+                authorize(rule, request, Actor("somebody", (role,)))
+                allowed = True
+            except Refused as refused:
+                assert refused.code == "AUTHZ_DENIED"
+                allowed = False
+            assert allowed == (role in roles), (kind, role)
+
+
+async def test_the_checks_of_a_signal_come_in_their_order(store_url: str) -> None:
+    """The run, the payload, the role, the reason, the state: the first that fails is what is told."""
+    plan = {"plan": "p", "params": {"x": 1}, "steps": [{"id": "a", "wait": "100s"}]}
+    async with engine(store_url) as operations:
+        run_id = await operations.start(operations.load(plan))
+        viewer = Operations(operations.log, operations.engine, Actor("somebody", ("Viewer",)))
+        for target, code in (("nosuch", "RUN_NOT_FOUND"), (run_id, "SIGNAL_INVALID_PAYLOAD")):
+            with pytest.raises(rw.RunwrightError) as caught:
+                await viewer.signal(target, "SKIP_STEP", {"step": "nosuch"})
+            assert caught.value.code == code
+        assert (await viewer.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})).code == "AUTHZ_DENIED"
+        unknown = {"stepId": "nosuch", "override": {}}
+        assert (await viewer.signal(run_id, "INJECT_OVERRIDE", unknown)).code == "AUTHZ_DENIED"
+        assert (await operations.signal(run_id, "INJECT_OVERRIDE", unknown)).code == "AUTHZ_REASON_REQUIRED"
+        assert (await operations.signal(run_id, "INJECT_OVERRIDE", unknown, reason="why")).code == "STEP_NOT_FOUND"
+
+
+async def test_a_decision_that_cannot_be_written_is_not_carried_out(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(plan))
+        await event(operations, run_id, "StepDelayed", "a")
+        before = await story(operations, run_id)
+
+        async def full(*_: Any, **__: Any) -> None:
+            raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "No space left on device.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(operations.log, "append", full)
+            with pytest.raises(rw.RunwrightError) as caught:
+                await operations.signal(run_id, "CANCEL")
+        assert caught.value.code == "STORE_FULL"
+        await asyncio.sleep(0.3)
+        assert await story(operations, run_id) == before
+        assert (await operations.log.snapshot(run_id)).status == "RUNNING"

@@ -1,0 +1,177 @@
+"""Runs of others, damaged plans, doubtful words and crowded signals: the engine keeps its hands off, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from runwright.control.run_scope import RunScope
+from runwright.log.append.authority import Fence
+from runwright.log.builders import new_event
+from support.engine import ended, engine, event, held, only, run, story
+
+SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
+WAITS = {"plan": "p", "params": {"x": ""}, "steps": [{"id": "w", "wait": "100s"}, {"id": "a", "noop": {}}]}
+BODY = b'{"metadata":{"planId":"p"},"order":"sequential","steps":[{"kind":"noop","stepId":"a"}]}'
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path}/runs.db"
+
+
+async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: str | None = None, **ref: str) -> None:
+    """A started run whose process is gone, with this plan."""
+    digest = digest or sha256(body).hexdigest()
+    await log.store_plan(digest, body)
+    lease = await log.acquire_lease(f"gone-{run_id}", 5.0, None)
+    made = rw.new_run(run_id, "p", "1")
+    reference = {
+        "uri": f"plan:sha256:{digest}",
+        "sha256": digest,
+        "schemaVersion": "v1.0",
+        "planId": "p",
+        "planVersion": "1",
+        **ref,
+    }
+    events = [
+        new_event("RunQueued", made, payload={"params": {}}),
+        new_event("RunStarted", made, payload={"planRef": reference}),
+    ]
+    await log.create_run(made, events, fence=Fence(lease.owner, lease.epoch))
+    await log.release_lease(lease)
+
+
+async def test_a_run_that_was_left_is_recovered(store: str) -> None:
+    async with engine(store, recover=True) as operations:
+        await left_behind(operations.log, "good")
+        assert (await ended(operations, "good")).status == "COMPLETED"
+
+
+async def test_one_run_with_a_plan_that_cannot_be_read_does_not_end_all_recovery(store: str) -> None:
+    async with rw.open_log(store) as log:
+        await left_behind(log, "newer", BODY.replace(b'"order"', b'"somethingNew":1,"order"'), schemaVersion="v1.9")
+    async with engine(store, recover=True) as operations:
+        await asyncio.sleep(0.5)
+        await left_behind(operations.log, "good")
+        assert (await operations.wait("good", 5)).status == "COMPLETED"
+
+
+@pytest.mark.parametrize("ref", [{"schemaVersion": "v9.0"}, {"planId": "another"}, {"planVersion": "7"}], ids=str)
+async def test_a_reference_of_an_unknown_version_or_to_another_plan_is_refused(store: str, ref: dict[str, str]) -> None:
+    async with engine(store) as operations:
+        await left_behind(operations.log, "r", **ref)
+        with pytest.raises(rw.RunwrightError):
+            await operations.resume("r")
+
+
+async def test_a_damaged_plan_raises_a_p1_alert_and_the_run_is_not_claimed(store: str) -> None:
+    async with engine(store) as operations:
+        await left_behind(operations.log, "r", digest="1" * 64)
+        with pytest.raises(rw.RunwrightError):
+            await operations.resume("r")
+        await asyncio.sleep(0.2)
+        found = [(alert.code, alert.severity) for alert in await operations.log.alerts("r")]
+        assert (await operations.log.find_run("r")).owner == "gone-r", "nobody claimed it"
+        assert found == [("PLAN_INTEGRITY_VALIDATION_FAILED", "P1")]
+
+
+@pytest.mark.parametrize("act", ["signal", "take_up"])
+async def test_a_run_of_another_engine_is_not_seized(store: str, act: str) -> None:
+    """A CANCEL of a foreign run is accepted, never acted on, and keeps its own engine from writing."""
+    async with engine(store) as operations:
+        other = rw.new_run("foreign", "q", "1")
+        await operations.log.append([new_event("RunQueued", other), new_event("RunStarted", other)])
+        with pytest.raises(rw.RunwrightError):
+            await (operations.signal("foreign", "CANCEL") if act == "signal" else operations.resume("foreign"))
+        await operations.log.append([new_event("StepStarted", other, step_id="s")])  # RUN_OWNED
+
+
+async def test_a_start_does_not_hand_out_another_tenants_run(store: str) -> None:
+    async with engine(store) as operations:
+        await operations.start(operations.load(SMALL), run_id="r", place=RunScope("acme"))
+        with pytest.raises(rw.RunwrightError):
+            await operations.start(operations.load(SMALL), run_id="r", place=RunScope("other"))
+
+
+async def test_one_signal_has_one_decision_however_many_send_it_at_once(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(WAITS))
+        signal_id = operations.log.ids.event_id()
+        await asyncio.gather(
+            operations.signal(run_id, "PAUSE", signal_id=signal_id),
+            operations.signal(run_id, "RETRY_STEP", {"stepId": "nosuch"}, signal_id=signal_id),
+            return_exceptions=True,
+        )
+        assert len(only(await story(operations, run_id), "SignalAccepted", "SignalRejected")) == 1
+
+
+async def test_a_drain_that_times_out_is_logged_as_a_warning(
+    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engine(store, drain_timeout=0.2) as operations:
+        run_id = await operations.start(
+            operations.load({"plan": "p", "steps": [{"id": "a", "python": held(tmp_path / "go")}]})
+        )
+        await event(operations, run_id, "StepStarted", "a")
+        await operations.signal(run_id, "PAUSE")
+        await event(operations, run_id, "RunDrainTimedOut")
+        await asyncio.sleep(0.1)
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"fallbackBehavior": "nonsense", "requiresCapabilities": ["workflow.child.workflows"]},
+        {"targetAdapter": "temporal"},
+        {"targetAdapter": "nosuch"},
+    ],
+    ids=str,
+)
+async def test_words_that_mean_nothing_or_another_engine_are_refused(store: str, field: dict[str, Any]) -> None:
+    async with engine(store) as operations:
+        with pytest.raises(rw.RunwrightError):
+            await run(operations, {**SMALL, **field})
+
+
+async def test_the_earlier_decision_is_given_back_whole(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(WAITS))
+        first = await operations.signal(run_id, "PAUSE", reason="r")
+        assert await operations.signal(run_id, "PAUSE", reason="r", signal_id=first.signal_id) == first
+
+
+async def test_a_busy_run_takes_no_more_signals_than_a_quiet_one(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(WAITS))
+        for _ in range(60):
+            await operations.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})
+        identity = (await operations.log.find_run(run_id)).identity
+        await operations.log.append([new_event("Noise", identity, step_id=f"n{n}") for n in range(600)])
+        with pytest.raises(rw.RunwrightError):
+            await operations.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})
+
+
+async def test_a_secret_in_a_signal_is_not_written_into_the_log(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load(WAITS))
+        with contextlib.suppress(rw.RunwrightError):
+            await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"x": "ghp_" + "a" * 40}}, reason="r")
+        assert "ghp_" not in str([record.payload for record in await operations.log.read(run_id)])
+
+
+async def test_a_reference_to_a_secret_is_resolved_or_refused(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOO", "s3cret")
+    async with engine(store) as operations:
+        step = {"id": "a", "shell": {"command": "echo $X", "env": {"X": {"secret": "FOO"}}}}
+        snapshot = await run(operations, {"plan": "p", "steps": [step]})
+        assert snapshot.status == "FAILED" or "secret" not in str(await operations.result(snapshot.run_id, "a"))

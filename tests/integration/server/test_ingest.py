@@ -1,0 +1,134 @@
+"""Events from other engines: one, many, by line; receipts and refusals in the order of the request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from support.server import at, office
+
+
+def event(kind: str, run: str = "r1", tenant: str = "default", **more: Any) -> dict[str, Any]:
+    made = rw.new_event(kind, rw.new_run(run, "p", tenant_id=tenant), **more)
+    return msgspec.json.decode(msgspec.json.encode(made))
+
+
+async def test_one_event_is_appended_once(store: str) -> None:
+    async with office(store) as there:
+        me = there.caller()
+        sent = event("RunQueued")
+        first = await me.post("/v1/events", sent, 201)
+        assert first["appended"] == [sent["eventId"]]
+        again = await me.post("/v1/events", sent, 200)
+        assert (again["appended"], again["deduped"]) == ([], [sent["eventId"]])
+        assert again["results"][0]["runSeq"] == 1
+
+
+async def test_a_refused_event_is_a_problem(store: str) -> None:
+    async with office(store) as there:
+        me = there.caller()
+        await me.post("/v1/events", event("RunQueued"), 201)
+        assert (await me.post("/v1/events", event("RunCompleted"), 409))["code"] == "INVALID_TRANSITION"
+        assert (await me.post("/v1/events", {**event("RunStarted"), "idempotencyKey": "0" * 64}, 400))[
+            "code"
+        ] == "SCHEMA_VALIDATION_FAILED"
+        assert (await me.post("/v1/events", {**event("RunStarted"), "extra": 1}, 400))[
+            "code"
+        ] == "SCHEMA_VALIDATION_FAILED"
+        large = event("Noted", step_id="n", payload={"t": "x" * 1_200_000})
+        assert (await me.post("/v1/events", large, 413))["code"] == "PAYLOAD_TOO_LARGE"
+
+
+@pytest.mark.parametrize("form", ["list", "object", "lines"])
+async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, form: str) -> None:
+    async with office(store) as there:
+        me = there.caller()
+        events = [
+            event("RunQueued"),
+            event("RunQueued", "r2"),
+            event("RunCompleted"),
+            event("RunStarted"),
+            event("RunStarted", "r2"),
+        ]
+        if form == "lines":
+            lines = b"\n".join(msgspec.json.encode(each) for each in events)
+            headers = {"content-type": "application/x-ndjson"}
+            answer = await me.ask("POST", "/v1/events", 207, content=lines, headers=headers)
+        else:
+            answer = await me.post("/v1/events", events if form == "list" else {"events": events}, 207)
+        assert [each["status"] for each in answer["results"]] == [
+            "appended",
+            "appended",
+            "refused",
+            "not_attempted",
+            "appended",
+        ]
+        assert answer["results"][2]["code"] == "INVALID_TRANSITION"
+        assert (await me.get(f"{at('r1')}/status"))["status"] == "PENDING"
+        assert (await me.get(f"{at('r2')}/status"))["status"] == "RUNNING"
+        assert (await me.post("/v1/events", [], 200))["results"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1",
+        b"[{}, 2]x",
+        b'"text"',
+        b"null",
+        b'{"events": 3}',
+        b'{"events": [], "more": 1}',
+        b"\xff\xfe",
+        b"[" * 5000,
+        b"1e999",
+    ],
+)
+async def test_what_is_no_event(file_store: str, body: bytes) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        answer = await me.http.post("/v1/events", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["code"] == "SCHEMA_VALIDATION_FAILED"
+        assert (await me.get("/v1/runs"))["runs"] == []
+
+
+async def test_a_tenant_writes_its_own_events_alone(store: str) -> None:
+    async with office(store) as there:
+        mine = await there.somebody(scopes=("events:server",), tenant="acme")
+        other = await there.somebody(scopes=("events:server",), tenant="other")
+        await mine.post("/v1/events", event("RunQueued", tenant="acme"), 201)
+        named = await other.post("/v1/events", event("RunStarted", tenant="acme"), 403)
+        assert named["code"] == "AUTHZ_TENANT_FORBIDDEN"
+        taken = await other.post("/v1/events", event("RunStarted", tenant="other"), 409)
+        assert taken["code"] == "RUN_CONTEXT_MISMATCH"
+        assert "acme" not in taken["detail"]
+        mixed = await other.post(
+            "/v1/events",
+            [event("RunQueued", "r2", "other"), event("RunStarted", "r1", "acme"), event("RunStarted", "r2", "other")],
+            207,
+        )
+        assert [each.get("code", each["status"]) for each in mixed["results"]] == [
+            "appended",
+            "AUTHZ_TENANT_FORBIDDEN",
+            "appended",
+        ]
+        row = await there.service.log.find_run("r1")
+        assert row.last_seq == 1
+
+
+async def test_a_worker_does_not_speak_for_the_server(store: str) -> None:
+    async with office(store) as there:
+        server = await there.somebody(scopes=("events:server",))
+        worker = await there.somebody(scopes=("events:worker",))
+        await server.post("/v1/events", [event("RunQueued"), event("RunStarted")])
+        refused = await worker.post("/v1/events", event("RunCompleted"), 403)
+        assert refused["code"] == "AUTHZ_DENIED"
+        await worker.post("/v1/events", event("StepStarted", step_id="a"), 201)
+        both = await worker.post("/v1/events", [event("RunFailed"), event("StepCompleted", step_id="a")], 207)
+        assert [each["status"] for each in both["results"]] == ["refused", "not_attempted"]
+        await worker.post("/v1/events", event("Something.Else", step_id="x"), 201)  # nobody knows whose that is

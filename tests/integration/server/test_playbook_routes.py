@@ -1,0 +1,129 @@
+"""Playbooks over HTTP: started like any plan, and their events in NoETL's words."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from urllib.parse import quote
+
+from runwright.contract.noetl.checker import NoetlChecker
+from support.playbooks import code, noop, playbook, to
+from support.server import at, office
+from support.waiting import until
+
+
+async def test_a_playbook_is_started_and_read_in_both_words(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        loop = {"in": "{{ xs }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
+        document = playbook(
+            {"step": "a", "loop": loop, "tool": noop("{{ iter.x }}"), "next": to("b")},
+            {"step": "b", "tool": noop()},
+            workload={"xs": [1]},
+        )
+        run_id = await me.run(document, params={"xs": [1, 2, 3]})
+        ended = await me.get(at(run_id))
+        assert (ended["status"], [step["stepId"] for step in ended["steps"]]) == ("COMPLETED", ["a", "b"])
+        words = await me.get(f"{at(run_id)}/events?format=noetl")
+        assert NoetlChecker().check(words["events"]) == []
+        ours = await me.get(f"{at(run_id)}/events")
+        assert [event["seq"] for event in words["events"]] == [event["runSeq"] for event in ours["events"]]
+        one = await me.get(f"{at(run_id)}/events?format=noetl&eventType=next.evaluated&stepId=a")
+        assert one["events"][0]["event_type"] == "next.evaluated"
+        assert one["events"][0]["payload"]["selected"] == [{"step": "b"}]
+
+
+async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        large = {**code("result = ['x' * 100] * 1000"), "spec": {"result": {"preview_max_bytes": 10}}}
+        run_id = await me.run(playbook({"step": "a", "tool": [{"big": large}]}))
+        events = await me.get(
+            f"{at(run_id)}/events?format=noetl&eventType=ResultStored&stepId={quote('a/big', safe='')}"
+        )
+        (stored,) = events["events"]
+        assert (stored["event_type"], stored["entity_type"]) == ("result.stored", "result")
+        assert (stored["entity_id"], stored["parent_id"]) == ("task:big:attempt:1", "task:big:run:1")
+        ref = stored["payload"]["result_ref"]
+        for name in (quote(ref["ref"], safe=""), ref["meta"]["sha256"], "a"):
+            assert await me.get(f"{at(run_id)}/results/{name}") == ["x" * 100] * 1000
+        other = await me.run(playbook({"step": "a", "tool": noop()}))
+        await me.get(f"{at(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
+
+        async def away(key: str) -> bytes:
+            raise OSError(f"nobody at 10.1.2.3, where {key} should be")
+
+        there.service.operations.engine.services.results.tiers._open["local"].get = away
+        problem = await me.get(f"{at(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
+        assert problem["code"] == "REFERENCE_NOT_AVAILABLE"
+        assert "10.1.2.3" not in str(problem), "where a store is, is nobody's business out there"
+
+
+async def test_the_counts_of_a_loop_are_its_result_where_nobody_asks_for_more(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        loop = {"in": [1, 2, 3], "iterator": "x"}
+        run_id = await me.run(playbook({"step": "a", "loop": loop, "tool": noop()}, {"step": "b", "tool": noop()}))
+        assert await me.get(f"{at(run_id)}/results/a") == {"total": 3, "done": 3, "failed": 0}
+
+
+async def test_a_stream_ends_with_its_playbook(file_store: str) -> None:
+    async with office(file_store) as there:
+        me = there.caller()
+        slow = {"kind": "shell", "command": "sleep 0.5"}
+        run_id = (await me.start(playbook({"step": "a", "tool": slow})))["runId"]
+        async with asyncio.timeout(10):  # a stream that waits for more says so after 15 s
+            told = [event async for event in me.stream(f"{at(run_id)}/stream")]
+        assert told[-1]["event"] == "RunProcessed"
+
+
+FORGED = {
+    "task.done": {
+        "entity_type": "task",
+        "entity_id": "t",
+        "payload": {"outcome": {"status": "ok", "result": "FORGED"}},
+    },
+    "task.attempt.started": {"entity_type": "task", "entity_id": "t", "attempt": 2},
+    "policy.task.evaluated": {"entity_id": "task:t", "payload": {"action": {"do": "break"}, "ctx": {"x": "FORGED"}}},
+    "policy.admit.evaluated": {"entity_id": "step:b", "payload": {"allow": True}},
+    "next.evaluated": {
+        "entity_id": "step:a",
+        "payload": {"mode": "exclusive", "matched": [{"step": "b"}], "selected": [{"step": "b"}]},
+    },
+    "result.stored": {"entity_id": "task:t:attempt:1", "payload": {"result_ref": {"ref": "noetl://x"}}},
+    "workflow.finished": {},
+    "playbook.processed": {},
+}
+
+
+async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: Path) -> None:
+    """While a process drives the run, what its tasks, policies and arcs did is for that process to say."""
+    held = code(
+        "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nresult = 'true'"
+    )
+    document = playbook(
+        {"step": "a", "tool": [{"t": held}, {"u": noop("{{ t }}")}], "next": to("b")},
+        {"step": "b", "tool": noop("{{ a }}")},
+    )
+    async with office(store) as there:
+        me = await there.somebody("Engineer", scopes=("events:server", "events:worker"))
+        await me.start(document, context={"runId": "r"})
+        await until(lambda: asyncio.to_thread((tmp_path / "begun").exists))
+        for number, (kind, more) in enumerate(FORGED.items()):
+            ids = {"parent_id": "step:a:run:1", "step_run_id": "step:a:run:1", "task_run_id": "task:t:run:1"}
+            of_step = ids if more else {}
+            forged = {
+                "event_id": f"forged-{number}",
+                "event_type": kind,
+                "timestamp": "2026-02-05T23:11:22Z",
+                "execution_id": "r",
+                **of_step,
+                **more,
+            }
+            refused = await me.post("/v1/events?format=noetl", forged, 409)
+            assert refused["code"] == "RUN_OWNED", kind
+        (tmp_path / "go").touch()
+        assert (await me.get(f"{at('r')}?wait=30s"))["status"] == "COMPLETED"
+        assert await me.get(f"{at('r')}/results/b") == "true"
+        words = await me.get(f"{at('r')}/events?format=noetl")
+        assert NoetlChecker().check(words["events"]) == []

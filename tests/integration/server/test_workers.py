@@ -1,0 +1,474 @@
+"""Steps that are left to workers: offered, taken, started, ended; and what becomes of them when somebody is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import runwright as rw
+from runwright.client.transport import HttpTransport
+from runwright.runtimes.embedded import dispatcher as dispatch
+from runwright.server.routes import worker_leases as leases
+from runwright.tools.registry import all_tools
+from runwright.tools.secrets import EnvironmentSecrets
+from runwright.worker.worker import Worker
+from support.components import free_port
+from support.playbooks import playbook
+from support.server import Office, at, office
+from support.waiting import until
+from support.workers import Lost, leases_are_short, nothing_left, types, worker
+
+
+async def test_a_worker_carries_steps_out(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        plan = {
+            "plan": "p",
+            "steps": [
+                {"id": "a", "shell": "echo out; echo err >&2; echo '{\"x\": 1}'"},
+                {"id": "b", "python": {"code": "n + 1", "args": {"n": "{{ steps.a.result.x }}"}}},
+                {"id": "c", "noop": {}},
+            ],
+        }
+        async with worker(there):
+            run_id = await me.run(plan)
+        ended = await me.get(at(run_id))
+        assert ended["status"] == "COMPLETED", ended
+        assert await me.get(f"{at(run_id)}/results/b") == 2
+        assert await types(me, run_id) == [
+            ("RunQueued", None),
+            ("RunStarted", None),
+            ("StepScheduled", "a"),
+            ("StepStarted", "a"),
+            ("StepCompleted", "a"),
+            ("StepScheduled", "b"),
+            ("StepStarted", "b"),
+            ("StepCompleted", "b"),
+            ("StepStarted", "c"),
+            ("StepCompleted", "c"),
+            ("RunCompleted", None),
+        ]
+        events = (await me.get(f"{at(run_id)}/events"))["events"]
+        assert events[2]["payload"] == {"queue": "default"}
+        assert events[3]["payload"]["worker"].endswith("/w1")
+        lines = [(line["stream"], line["text"]) for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
+        assert ("out", "out") in lines
+        assert ("err", "err") in lines
+        await nothing_left(there)
+
+
+async def test_only_what_names_a_queue_leaves_the_server(store: str) -> None:
+    async with office(store) as there:
+        me = there.caller()
+        plan = {
+            "plan": "p",
+            "steps": [{"id": "a", "shell": "true"}, {"id": "b", "shell": "true", "dispatch": {"queue": "gpu"}}],
+        }
+        async with worker(there, queues=["cpu"]):
+            run_id = (await me.start(plan))["runId"]
+
+            async def scheduled() -> bool:
+                return ("StepScheduled", "b") in await types(me, run_id)
+
+            await until(scheduled)
+            async with worker(there, "w2", queues=["gpu"]):
+                assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        events = (await me.get(f"{at(run_id)}/events"))["events"]
+        by = {e["stepId"]: e.get("payload", {}).get("worker") for e in events if e["eventType"] == "StepStarted"}
+        assert by["a"] is None
+        assert by["b"].endswith("/w2")
+
+
+async def test_loops_retries_and_failures(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        plan = {
+            "plan": "p",
+            "order": "graph",
+            "onFailure": "continue",
+            "steps": [
+                {
+                    "id": "each",
+                    "foreach": {"in": [1, 2, 3, 4, 5], "as": "n", "maxParallel": 2},
+                    "shell": "echo {{ n }}",
+                },
+                {
+                    "id": "flaky",
+                    "retry": {"maxAttempts": 3, "initial": "0.05s"},
+                    "python": {
+                        "code": "import runwright as rw\nif rw.current_step().attempt < 3: raise ValueError('no')\nresult = 3"
+                    },
+                },
+                {"id": "bad", "shell": "exit 4"},
+            ],
+        }
+        async with worker(there, slots=4):
+            run_id = await me.run(plan)
+        ended = await me.get(at(run_id))
+        assert {step["stepId"]: step["status"] for step in ended["steps"]} == {
+            "each": "SUCCESS",
+            "flaky": "SUCCESS",
+            "bad": "FAILED",
+        }
+        found = await types(me, run_id)
+        assert [path for kind, path in found if kind == "LoopIterationScheduled"] == [f"each[{n}]" for n in range(5)]
+        assert len([path for kind, path in found if (kind, path) == ("StepScheduled", "flaky")]) == 3
+        assert len(await me.get(f"{at(run_id)}/results/each")) == 5
+
+
+async def test_a_checkpoint_and_an_artifact_come_through(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        code = (
+            "import runwright as rw\nstep = rw.current_step()\nstep.checkpoint({'at': 7})\n"
+            "ref = step.keep(b'abc', 'note')\nfrom pathlib import Path\nstep.fetch(ref, Path('copy'))\n"
+            "result = Path('copy').read_text()"
+        )
+        async with worker(there):
+            run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": code}}]})
+        assert await me.get(f"{at(run_id)}/results/a") == "abc"
+        saved = next(
+            e for e in (await me.get(f"{at(run_id)}/events"))["events"] if e["eventType"] == "CheckpointWritten"
+        )
+        assert saved["payload"]["state"] == {"at": 7}
+        (kept,) = (await me.get(f"{at(run_id)}/artifacts"))["artifacts"]
+        assert kept["artifact"]["kind"] == "note"
+
+
+async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        plan = {
+            "plan": "p",
+            "steps": [
+                {
+                    "id": "a",
+                    "shell": {"command": "echo key=$KEY; echo $KEY | wc -c", "env": {"KEY": {"secret": "API_KEY"}}},
+                }
+            ],
+        }
+        run_id = (await me.start(plan))["runId"]  # the server has no such secret
+        monkeypatch.setenv("API_KEY", "hunter2-and-more")
+        async with worker(there):
+            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        lines = [line["text"] for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
+        assert lines == ["key=***", "17"]
+        everything = str(await me.get(f"{at(run_id)}/events")) + str(
+            await there.service.log.side_tables.read("task_counts")
+        )
+        assert "hunter2" not in everything
+
+
+async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        plan = {"plan": "p", "steps": [{"id": "a", "shell": "sleep 60"}]}
+        run_id = (await me.start(plan))["runId"]
+        await me.signal(run_id, "PAUSE")
+        async with worker(there) as one:
+            await asyncio.sleep(0.5)
+            assert one.job_count == 0
+            await me.signal(run_id, "RESUME")
+
+            async def taken() -> bool:
+                return one.job_count == 1
+
+            await until(taken)
+            decided = await me.signal(run_id, "CANCEL")
+            assert decided["decision"] == "ACCEPTED"
+            ended = await me.get(f"{at(run_id)}?wait=30s")
+            assert ended["status"] == "CANCELLED"
+            assert ended["steps"][0]["error"]["code"] == "CANCELLED"
+        other = (await me.start(plan))["runId"]
+        await me.signal(other, "CANCEL")
+        ended = await me.get(f"{at(other)}?wait=30s")
+        assert (ended["status"], ended["steps"][0]["status"]) == ("CANCELLED", "SKIPPED")
+        await nothing_left(there)
+
+
+async def test_a_timeout_reaches_the_worker(file_store: str) -> None:
+    async with office(file_store, steps="workers") as there:
+        me = there.caller()
+        async with worker(there) as one:
+            run_id = await me.run({"plan": "p", "steps": [{"id": "a", "shell": "sleep 60", "timeout": "0.5s"}]})
+
+            async def idle() -> bool:
+                return one.job_count == 0
+
+            await until(idle)
+        ended = await me.get(at(run_id))
+        assert ended["steps"][0]["error"]["code"] == "STEP_TIMEOUT"
+
+
+@pytest.fixture
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases_are_short(monkeypatch)
+
+
+@pytest.mark.usefixtures("_short_leases")
+async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        line = HttpTransport([there.address], None, retry_seconds=None)
+        lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
+        stop = asyncio.Event()
+        gone = asyncio.create_task(lost.run(stop, 0))
+        run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": "echo hi"}]}))["runId"]
+
+        async def taken() -> bool:
+            return lost.job_count == 1
+
+        await until(taken)
+        lease_id, job = next(iter(lost._jobs.items()))
+        stop.set()
+        await gone
+        async with worker(there, "w2"):
+            ended = await me.get(f"{at(run_id)}?wait=30s")
+        assert (ended["status"], ended["steps"][0]["engineAttemptId"]) == ("COMPLETED", 2)
+        kinds = [kind for kind, _ in await types(me, run_id)]
+        assert (kinds.count("StepStarted"), kinds.count("StepCompleted")) == (1, 1)
+        # What the lost one says now is not heard.
+        late = await me.post(f"/v1/leases/{lease_id}/result?worker=lost", {"result": 1}, 409)
+        assert late["code"] == "LEASE_LOST"
+        assert job.assignment.path == "a"
+        await line.close()
+
+
+@pytest.mark.usefixtures("_short_leases")
+async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
+    async with office(file_store, steps="workers") as there:
+        me = there.caller()
+        line = HttpTransport([there.address], None, retry_seconds=None)
+        lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
+        stop = asyncio.Event()
+        gone = asyncio.create_task(lost.run(stop, 0))
+        ended = await me.get(f"{at(await me.run({'plan': 'p', 'steps': [{'id': 'a', 'shell': 'true'}]}))}")
+        assert (ended["status"], ended["steps"][0]["error"]["code"]) == ("FAILED", "WORKER_LOST")
+        stop.set()
+        await gone
+        await line.close()
+
+
+async def test_a_loop_goes_on_after_a_failure_elsewhere_in_the_run(file_store: str) -> None:
+    """Nothing new starts; what had begun comes to its end, workers or not."""
+    async with office(file_store, steps="workers") as there:
+        me = there.caller()
+        loop = {"id": "b", "shell": "sleep 0.3", "foreach": {"in": [1, 2, 3], "maxParallel": 1}}
+        plan = {"plan": "p", "order": "graph", "steps": [{"id": "a", "shell": "false"}, loop]}
+        async with worker(there):
+            ended = await me.get(at(await me.run(plan)))
+        found = {step["stepId"]: step["status"] for step in ended["steps"]}
+        assert found == {"a": "FAILED", "b": "SUCCESS"}
+        assert ended["status"] == "FAILED"
+
+
+async def test_a_step_of_an_ended_run_is_dropped_when_somebody_takes_it(
+    file_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 0.2)
+    async with office(file_store, steps="workers") as there:
+        me = there.caller()
+        run_id = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
+        run = (await there.service.log.find_run(run_id)).identity
+        await there.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
+        async with worker(there):
+            await nothing_left(there)
+
+
+LOOP = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel"}}
+TWO_AT_ONCE = [
+    {"plan": "p", "order": "graph", "steps": [{"id": "a", "shell": "true"}, {"id": "b", "shell": "true"}]},
+    playbook({"step": "a", "loop": LOOP, "tool": {"kind": "shell", "command": "true"}}),
+]
+
+
+async def claimed(there: Office, name: str) -> tuple[int, int]:
+    """What a worker of this name takes, of what is there to be taken."""
+
+    async def take() -> list[tuple[int, int]]:
+        return list(await there.service.task_queue.claim(name, ["default"], None, 1))
+
+    return (await until(take))[0]
+
+
+async def in_state(there: Office, task_id: int, state: str) -> None:
+    async def is_so() -> bool:
+        row = await there.service.task_queue.find(task_id)
+        return row is not None and row[5] == state
+
+    await until(is_so)
+
+
+@pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
+async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
+    file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run's driver waits for a store; one worker takes a step and gives it back, and another takes it."""
+    monkeypatch.setattr(dispatch, "POLL", 0.05)
+    async with office(file_store, steps="workers") as there:
+        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
+        run_id = (await me.start(plan))["runId"]
+        first, lease_no = await claimed(there, "w1")
+        await in_state(there, first, "STARTED")
+        is_back, put = asyncio.Event(), engine.services.results.put
+
+        async def away(*arguments: Any) -> None:
+            await is_back.wait()
+            await put(*arguments)
+
+        monkeypatch.setattr(engine.services.results, "put", away)
+        await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        await asyncio.sleep(0.3)
+        second, lease_no = await claimed(there, "w1")
+        await asyncio.sleep(0.3)
+        await table.release(second, lease_no)
+        second, lease_no = await claimed(there, "w2")
+        await asyncio.sleep(0.3)
+        is_back.set()
+        await in_state(there, second, "STARTED")
+        started = [
+            e["payload"]["worker"]
+            for e in (await me.get(f"{at(run_id)}/events"))["events"]
+            if e["payload"].get("worker")
+        ]
+        assert started[-1] == "w2"
+        await asyncio.sleep(0.3)
+        assert await table.store_outcome(second, lease_no, "w2", msgspec.json.encode({"result": 1}))
+        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
+async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
+    file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "POLL", 0.05)
+    async with office(file_store, steps="workers") as there:
+        me, engine = there.caller(), there.service.operations.engine
+        monkeypatch.setattr(engine.services, "write_budget", 0.3)
+        run_id = (await me.start(plan))["runId"]
+        is_full, append = True, engine.log.append_prepared
+
+        async def full(*arguments: Any, **conditions: Any) -> Any:
+            if is_full:
+                raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "The disk is full.")
+            return await append(*arguments, **conditions)
+
+        monkeypatch.setattr(engine.log, "append_prepared", full)
+        async with worker(there):
+            await asyncio.sleep(1.5)
+            is_full = False
+            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+
+
+async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str, tmp_path: Path) -> None:
+    """A worker takes both at once. The lease of the first would run out before it hears of it."""
+    mark = tmp_path / "mark"
+    async with office(file_store, steps="workers") as there:
+        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
+        busy = (await me.start(TWO_AT_ONCE[0]))["runId"]
+        first, lease_no = await claimed(there, "w1")
+        await in_state(there, first, "STARTED")
+        is_back, put = asyncio.Event(), engine.services.results.put
+
+        async def away(*arguments: Any) -> None:
+            await is_back.wait()
+            await put(*arguments)
+
+        engine.services.results.put = away
+        await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
+        quick = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {mark}; sleep 1"}]}))["runId"]
+
+        async def offered() -> bool:
+            return ("OFFERED", 2) in [tuple(row) for row in await there.service.log.side_tables.read("task_counts")]
+
+        await until(offered)
+        async with worker(there):
+            assert (await me.get(f"{at(quick)}?wait=30s"))["status"] == "COMPLETED"
+            assert mark.read_text() == "x\n"
+            is_back.set()
+            assert (await me.get(f"{at(busy)}?wait=30s"))["status"] == "COMPLETED"
+
+
+async def test_a_worker_that_stops_gives_its_steps_back(store: str, tmp_path: Path) -> None:
+    async with office(store, steps="workers") as there:
+        me = there.caller()
+        mark = tmp_path / "mark"
+        plan = {"plan": "p", "steps": [{"id": "a", "shell": f"test -e {mark} || {{ touch {mark}; sleep 60; }}"}]}
+        run_id = (await me.start(plan))["runId"]
+        async with worker(there, "w1", drain=0.0):
+
+            async def begun() -> bool:
+                return mark.exists()
+
+            await until(begun)
+        async with worker(there, "w2"):
+            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+
+
+async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: Path) -> None:
+    """The server that drives the run stops; the worker goes on, and the next server hears of its end."""
+    once = tmp_path / "once"
+    plan = {"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {once}; sleep 1.5"}, {"id": "b", "noop": {}}]}
+    port = free_port()
+    async with office(store, steps="workers", drain=0.0) as first:
+        line = HttpTransport([first.address, f"http://127.0.0.1:{port}"], None, retry_seconds=None)
+        made = Worker(line, "w1", all_tools(), EnvironmentSecrets())
+        stop = asyncio.Event()
+        running = asyncio.create_task(made.run(stop, 5))
+        run_id = (await first.caller().start(plan))["runId"]
+
+        async def begun() -> bool:
+            return once.exists()
+
+        await until(begun)
+    async with office(store, steps="workers", port=port) as second:
+        ended = await second.caller().get(f"{at(run_id)}?wait=30s")
+        assert ended["status"] == "COMPLETED"
+        assert once.read_text() == "x\n"
+        stop.set()
+        await running
+        await line.close()
+
+
+async def test_a_worker_is_bound_to_its_tenant(store: str) -> None:
+    async with office(store, steps="workers") as there:
+        mine, other = await there.somebody("Engineer", tenant="acme"), await there.somebody("Engineer", tenant="other")
+        theirs = await there.somebody(scopes=("steps",), tenant="other")
+        run_id = (await mine.start())["runId"]
+        async with worker(there, token=theirs.token):
+            await other.run()
+            assert (await mine.get(f"{at(run_id)}/status"))["status"] == "RUNNING"
+        assert ("StepStarted", "greet") not in await types(mine, run_id)
+        denied = await mine.post("/v1/leases", {"worker": "x", "queues": ["default"]}, 403)
+        assert denied["code"] == "AUTHZ_DENIED"
+
+
+async def test_a_lease_is_its_workers_alone(file_store: str) -> None:
+    async with office(file_store, steps="workers") as there:
+        engineer = await there.somebody("Engineer")
+        one = await there.somebody(scopes=("steps",), name="one")
+        two = await there.somebody(scopes=("steps",), name="two")
+        await engineer.start()
+        (lease,) = (await one.post("/v1/leases", {"worker": "w", "queues": ["default"]}))["leases"]
+        path = f"/v1/leases/{lease['leaseId']}"
+        for caller, worker_name in ((two, "w"), (one, "v")):
+            query = f"worker={worker_name}"
+            for what, body in (
+                ("result", {"result": 1}),
+                ("release", None),
+                ("checkpoint", {"state": 1}),
+                ("output", {"parts": []}),
+            ):
+                refused = await caller.post(f"{path}/{what}?{query}", body, 409)
+                assert refused["code"] == "LEASE_LOST"
+            told = await caller.post("/v1/leases/beat", {"worker": worker_name, "leases": [lease["leaseId"]]})
+            assert told["leases"] == {lease["leaseId"]: "lost"}
+        for nonsense in ("x", "1", "1-2-3", "-1-1", "9" * 40 + "-1"):
+            assert (await one.post(f"/v1/leases/{nonsense}/release?worker=w", None, 409))["code"] == "LEASE_LOST"
+        told = await one.post("/v1/leases/beat", {"worker": "w", "leases": [lease["leaseId"]]})
+        assert told["leases"] == {lease["leaseId"]: "go on"}
+        await one.post(f"{path}/result?worker=w", {"result": {"exitCode": 0}})

@@ -1,0 +1,366 @@
+"""shell: real commands, and what they do to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runwright.contract.plan import Step
+from runwright.tools.base import Lane, StepContext, StepError
+from runwright.tools.shell import ShellInputs, ShellTool
+from support.waiting import until
+
+TOOL = ShellTool()
+STEP = Step(step_id="s", kind="shell")
+
+
+class Output:
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, bytes]] = []
+        self.size = 0
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        self.size += len(data)
+        if self.size < 1_000_000:
+            self.parts.append((stream, data))
+
+    def text(self, stream: str) -> str:
+        return b"".join(data for name, data in self.parts if name == stream).decode()
+
+
+def context(write: Any = lambda *_: None) -> StepContext:
+    return StepContext(
+        run_id="run 1",
+        step_id="s[3]",
+        attempt=2,
+        engine_attempt=1,
+        write=write,
+        save=lambda _: None,
+    )
+
+
+async def run(command: Any, *, write: Any = lambda *_: None, **inputs: Any) -> Any:
+    return await TOOL.run(msgspec.convert({"command": command, **inputs}, ShellInputs), context(write))
+
+
+async def failure(command: Any, **inputs: Any) -> StepError:
+    with pytest.raises(StepError) as caught:
+        await run(command, **inputs)
+    return caught.value
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def gone(pid: int) -> bool:
+    for _ in range(200):
+        if not is_alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_a_command_gives_its_exit_code_and_the_end_of_its_output() -> None:
+    assert await run("echo hello; echo there") == {"exitCode": 0, "stdout": "hello\nthere\n"}
+    assert await run("true") == {"exitCode": 0, "stdout": ""}
+
+
+async def test_json_on_the_last_line_becomes_the_result() -> None:
+    assert await run("echo working; echo '{\"rows\": [1, 2]}'; echo") == {"rows": [1, 2]}
+    assert await run("echo '[1]'") == [1]
+    assert await run("echo 5") == {"exitCode": 0, "stdout": "5\n"}
+    assert await run("echo '{oops'") == {"exitCode": 0, "stdout": "{oops\n"}
+
+
+async def test_a_long_last_line_of_json_is_read_whole() -> None:
+    rows = list(range(50_000))
+    script = f"import json; print('x' * 100000); print(json.dumps(list(range({len(rows)}))))"
+    assert await run([sys.executable, "-c", script]) == rows
+
+
+async def test_only_the_end_of_long_output_is_kept_and_cut_between_characters() -> None:
+    result = await run([sys.executable, "-c", "print('ä' * 100000, end='')"])
+    assert set(result["stdout"]) == {"ä"}
+    assert len(result["stdout"].encode()) <= 8 * 1024
+
+
+async def test_output_that_is_no_text_can_still_be_stored() -> None:
+    result = await run([sys.executable, "-c", r"import os; os.write(1, b'a\x00b\xff\n')"])
+    assert result["stdout"] == "a�b�\n"
+    json.dumps(result)
+
+
+async def test_output_is_handed_on_as_it_comes() -> None:
+    output = Output()
+    task = asyncio.create_task(run("echo first; echo second >&2; sleep 5", write=output))
+    await until(lambda: len(output.parts) == 2)
+    assert (output.text("out"), output.text("err")) == ("first\n", "second\n")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_list_is_run_without_a_shell() -> None:
+    assert (await run(["echo", "$HOME; a  b", 3]))["stdout"] == "$HOME; a  b 3\n"
+
+
+async def test_another_shell_can_be_asked_for() -> None:
+    assert (await run("echo ${BASH_VERSION:+bash}", shell="bash"))["stdout"] == "bash\n"
+    error = await failure("false; echo on", shell="bash -e")
+    assert error.message == "exit code 1"
+
+
+async def test_the_command_gets_our_environment_its_own_and_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OURS", "1")
+    monkeypatch.setenv("BOTH", "1")
+    names = "OURS BOTH NUMBER FLAG RUNWRIGHT_RUN_ID RUNWRIGHT_STEP_ID RUNWRIGHT_ATTEMPT RUNWRIGHT_IDEMPOTENCY_TOKEN"
+    command = "pwd; for name in " + names + "; do printenv $name; done"
+    result = await run(command, env={"BOTH": "2", "NUMBER": 3, "FLAG": True}, cwd=str(tmp_path))
+    token = sha256(b"run 1|s[3]|2").hexdigest()
+    assert result["stdout"].splitlines() == [str(tmp_path), "1", "2", "3", "true", "run 1", "s[3]", "2", token]
+
+
+async def test_a_command_has_nothing_to_read() -> None:
+    assert (await run("cat; readlink /proc/self/fd/0"))["stdout"] == "/dev/null\n"
+
+
+async def test_a_command_sees_none_of_our_files() -> None:
+    assert (await run("ls /proc/$$/fd"))["stdout"].split() == ["0", "1", "2"]
+
+
+async def test_a_non_zero_exit_is_a_failure_that_quotes_the_last_line_of_stderr() -> None:
+    error = await failure("echo trying >&2; echo 'no such table' >&2; exit 3")
+    assert (error.code, error.message, error.retryable) == ("EXIT_STATUS", "exit code 3: no such table", True)
+    assert error.facts == {"exitCode": 3}
+
+
+async def test_a_command_that_is_killed_says_by_what() -> None:
+    error = await failure("kill -SEGV $$")
+    assert (error.code, error.message) == ("EXIT_STATUS", "killed by SIGSEGV")
+
+
+async def test_a_program_that_is_not_there_is_a_failure() -> None:
+    error = await failure(["runwright-no-such-program"])
+    assert error.message.startswith("exit code 127: ")
+    assert "not found" in error.message
+
+
+async def test_a_folder_that_is_not_there_is_a_failure_that_names_it() -> None:
+    error = await failure("true", cwd="/no/such/folder")
+    assert (error.code, error.retryable) == ("INVALID_INPUT", False)
+    assert "/no/such/folder" in error.message
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"command": []},
+        {"command": "x", "env": {"A=B": 1}},
+        {"command": "a\0b"},
+        {"command": "x", "shell": "'"},
+        {"command": ["a\0b"]},
+    ],
+)
+async def test_inputs_that_turn_out_wrong_once_filled_in_fail_for_good(inputs: dict[str, Any]) -> None:
+    error = await failure(**inputs)
+    assert (error.code, error.retryable) == ("INVALID_INPUT", False)
+
+
+async def test_a_command_that_is_too_long_for_the_system_is_a_failure_and_no_crash() -> None:
+    error = await failure("true " + "x" * 3_000_000)
+    assert error.code == "START_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"command": "echo"}, None),
+        ({"command": "  "}, "empty"),
+        ({}, "`command` must be text"),
+        ({"command": []}, "a list"),
+        ({"command": ["a", {"b": 1}]}, "must be text or numbers"),
+        ({"command": ["a", {"secret": "TOKEN"}, "{{ x }}", 1]}, None),
+        ({"command": ["a"], "shell": "bash"}, "without a shell"),
+        ({"command": "{{ params.command }}"}, None),
+        ({"command": "x", "env": {"A": {"secret": "TOKEN"}, "B": "{{ b }}", "C": 1}}, None),
+        ({"command": "x", "env": {"A": [1]}}, "env.A"),
+        ({"command": "x", "env": {"A=B": "1"}}, "environment variable"),
+        ({"command": "x", "env": "{{ params.env }}"}, None),
+    ],
+)
+def test_what_is_wrong_is_found_before_anything_runs(inputs: dict[str, Any], words: str | None) -> None:
+    trouble = TOOL.check(inputs, STEP)
+    assert (trouble is None) if words is None else words in (trouble or ""), trouble
+
+
+def test_a_command_runs_on_the_loop_for_tools() -> None:
+    assert TOOL.lane(ShellInputs(command="x"), STEP) is Lane.TOOL_LOOP
+    assert TOOL.main_input == "command"
+
+
+async def test_a_child_left_behind_with_the_output_open_neither_holds_the_step_up_nor_lives_on() -> None:
+    started = time.monotonic()
+    result = await run("sleep 60 & echo $!")
+    assert time.monotonic() - started < 20
+    assert await gone(int(result["stdout"]))
+
+
+async def test_a_child_left_behind_in_silence_does_not_live_on() -> None:
+    result = await run("sleep 60 >/dev/null 2>&1 & echo $!")
+    assert await gone(int(result["stdout"]))
+
+
+async def test_a_child_that_fled_the_group_holds_nothing_up() -> None:
+    started = time.monotonic()
+    result = await run("setsid sh -c 'echo $$; exec sleep 60' & sleep 0.2")
+    fled = int(result["stdout"])
+    assert time.monotonic() - started < 20
+    assert is_alive(fled), "whoever starts a session of his own means it"
+    os.kill(fled, signal.SIGKILL)
+
+
+async def test_being_cancelled_asks_the_whole_group_to_stop() -> None:
+    output = Output()
+    command = "trap 'echo stopping; exit 0' TERM; sleep 60 & echo $!; wait"
+    task = asyncio.create_task(run(command, write=output))
+    await until(lambda: output.text("out") != "")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    child, *rest = output.text("out").split()
+    assert rest == ["stopping"]
+    assert await gone(int(child))
+
+
+async def test_what_ignores_being_asked_is_killed_after_the_grace() -> None:
+    output, ctx = Output(), context()
+    ctx.write, ctx.grace = output, 0.2
+    task = asyncio.create_task(TOOL.run(ShellInputs(command="trap '' TERM; echo $$; while :; do sleep 1; done"), ctx))
+    await until(lambda: output.text("out") != "")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await gone(int(output.text("out")))
+
+
+async def test_being_cancelled_twice_does_not_wait_for_the_grace() -> None:
+    output, ctx = Output(), context()
+    ctx.write, ctx.grace = output, 600.0
+    task = asyncio.create_task(TOOL.run(ShellInputs(command="trap '' TERM; echo $$; while :; do sleep 1; done"), ctx))
+    await until(lambda: output.text("out") != "")
+    task.cancel()
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await gone(int(output.text("out")))
+
+
+async def test_a_command_that_is_halted_can_be_stopped() -> None:
+    output = Output()
+    task = asyncio.create_task(run("echo $$; kill -STOP $$", write=output))
+    await until(lambda: output.text("out") != "")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 20)
+
+
+async def test_a_hundred_megabytes_of_output_take_no_memory_and_hold_nobody_up() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    output = Output()
+    flood = asyncio.create_task(run("head -c 100000000 /dev/zero | tr '\\0' 'x'", write=output))
+    beats = 0
+    while not flood.done():
+        assert (await run("echo ok"))["stdout"] == "ok\n"
+        beats += 1
+    await flood
+    assert output.size == 100_000_000
+    assert beats > 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+async def test_status_that_somebody_else_reaped_is_not_taken_for_success() -> None:
+    over = threading.Event()
+
+    def reap_anything() -> None:
+        while not over.wait(0.001):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(-1, os.WNOHANG)
+
+    thief = threading.Thread(target=reap_anything)
+    thief.start()
+    try:
+        for _ in range(5):
+            error = await failure("exit 3")
+            assert error.code in ("PROCESS_DIED", "EXIT_STATUS")  # whoever was first
+    finally:
+        over.set()
+        thief.join()
+
+
+ENGINE = """
+import asyncio, os, time
+from runwright.tools.base import StepContext
+from runwright.tools.shell import ShellInputs, ShellTool
+
+def write(stream, data):
+    if {forks} and os.fork() == 0:
+        os.write(1, b"fork %d\\n" % os.getpid())
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    os.write(1, data)
+
+context = StepContext(run_id="r", step_id="s", attempt=1, engine_attempt=1, write=write, save=print)
+asyncio.run(ShellTool().run(ShellInputs(command={command!r}), context))
+"""
+
+
+def engine_with(command: str, *, forks: bool = False) -> subprocess.Popen[str]:
+    script = ENGINE.format(command=command, forks=forks)
+    return subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_when_we_are_killed_every_process_of_a_step_dies_with_us(sign: signal.Signals) -> None:
+    command = "trap '' TERM HUP; sh -c 'echo $$; sleep 60; true' & sleep 60 & echo $! $$; wait"
+    with engine_with(command) as engine:
+        assert engine.stdout is not None
+        pids = [int(word) for _ in range(2) for word in engine.stdout.readline().split()]
+        assert len(pids) == 3
+        assert all(map(is_alive, pids))
+        engine.send_signal(sign)
+    assert all(asyncio.run(gone(pid)) for pid in pids)
+
+
+def test_a_fork_of_ours_that_lives_on_does_not_keep_a_step_alive() -> None:
+    with engine_with("echo pid $$; sleep 60", forks=True) as engine:
+        assert engine.stdout is not None
+        pids = dict(engine.stdout.readline().split() for _ in range(2))
+        engine.kill()
+    try:
+        assert is_alive(int(pids["fork"]))
+        assert asyncio.run(gone(int(pids["pid"])))
+    finally:
+        os.kill(int(pids["fork"]), signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Helpers for tests: real components, engines, servers, commands, event builders."""

@@ -1,0 +1,61 @@
+"""Words for tests of playbooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import runwright as rw
+from runwright.control.operations import Operations
+from support import engine as engine_kit
+
+HOLD = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
+"""Code that goes on once there is a file."""
+
+
+def playbook(*steps: dict[str, Any], workload: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {"apiVersion": "noetl.io/v10", "kind": "Playbook", "metadata": {"name": "p"}, **more}
+    if workload is not None:
+        document["workload"] = workload
+    return {**document, "workflow": list(steps)}
+
+
+def code(text: str, **args: Any) -> dict[str, Any]:
+    return {"kind": "python", "code": text, "args": args}
+
+
+def noop(value: Any = None) -> dict[str, Any]:
+    return {"kind": "noop", "result": value} if value is not None else {"kind": "noop"}
+
+
+def rules(*each: dict[str, Any]) -> dict[str, Any]:
+    return {"policy": {"rules": list(each)}}
+
+
+def when(condition: str, do: str | None, **more: Any) -> dict[str, Any]:
+    return {"when": "{{ " + condition + " }}", "then": {"do": do, **more}}
+
+
+def otherwise(do: str, **more: Any) -> dict[str, Any]:
+    return {"else": {"then": {"do": do, **more}}}
+
+
+def to(*names: str, mode: str = "exclusive") -> dict[str, Any]:
+    return {"spec": {"mode": mode}, "arcs": [{"step": name} for name in names]}
+
+
+async def play(operations: Operations, document: dict[str, Any], **start: Any) -> tuple[rw.RunSnapshot, list[str]]:
+    """Run a playbook to its end: how it ended, and its story."""
+    snapshot = await engine_kit.run(operations, document, **start)
+    return snapshot, await engine_kit.story(operations, snapshot.run_id)
+
+
+async def context_of(operations: Operations, run_id: str) -> dict[str, Any]:
+    """`ctx` as its events say."""
+    ctx: dict[str, Any] = {}
+    for record in await operations.log.read(run_id):
+        ctx |= (record.payload or {}).get("ctx") or {}
+    return ctx
+
+
+async def result(operations: Operations, snapshot: rw.RunSnapshot) -> Any:
+    return await operations.run_result(snapshot.run_id)

@@ -1,0 +1,67 @@
+"""Words for tests of workers: one that works, and one that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from runwright.client.transport import HttpTransport
+from runwright.runtimes.embedded import dispatcher as dispatch
+from runwright.runtimes.embedded import task_queue as tasks
+from runwright.tools.registry import all_tools
+from runwright.tools.secrets import EnvironmentSecrets
+from runwright.worker.worker import Worker
+from support.server import Caller, Office, at
+from support.waiting import until
+
+
+@asynccontextmanager
+async def worker(
+    there: Office, name: str = "w1", token: str | None = None, drain: float = 5.0, **more: Any
+) -> AsyncGenerator[Worker]:
+    line = HttpTransport([there.address], token, retry_seconds=None)
+    made = Worker(line, name, all_tools(), EnvironmentSecrets(), **more)
+    stop = asyncio.Event()
+    running = asyncio.create_task(made.run(stop, drain))
+    try:
+        yield made
+    finally:
+        stop.set()
+        await running
+        await line.close()
+
+
+async def nothing_left(there: Office) -> None:
+    """The table is cleared a moment after the log says that the run has ended."""
+
+    async def cleared() -> bool:
+        return await there.service.log.side_tables.read("task_counts") == []
+
+    await until(cleared)
+
+
+async def types(caller: Caller, run_id: str) -> list[tuple[str, str | None]]:
+    events = (await caller.get(f"{at(run_id)}/events"))["events"]
+    return [(event["eventType"], event.get("stepId")) for event in events]
+
+
+class Lost(Worker):
+    """A worker that takes steps and is never heard of again."""
+
+    async def _run_job(self, job: Any) -> None:
+        await asyncio.sleep(3600)
+
+    async def _send_heartbeats(self) -> None:
+        await asyncio.sleep(3600)
+
+    async def _release_jobs(self) -> None: ...
+
+
+def leases_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a test need not wait long for a worker to be given up."""
+    monkeypatch.setattr(tasks, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(dispatch, "POLL", 0.1)

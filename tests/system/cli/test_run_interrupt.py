@@ -1,0 +1,74 @@
+"""Ctrl-C on a run in a terminal: it asks, and does what it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.commands import SLOW, Project
+from support.terminal import Terminal
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    project = Project(tmp_path)
+    project.plan(SLOW)
+    yield project
+    project.end()
+
+
+def test_ctrl_c_asks_and_pauses_resumes_or_cancels(project: Project) -> None:
+    terminal = Terminal(project.folder, "run", "plan.yaml", "--run-id", "r1")
+    terminal.wait_for("● b ", "Ctrl-C: pause, cancel or leave")
+    terminal.type("typed into the picture\n\x03")
+    terminal.wait_for("[p]ause", "[c]ancel", "[l]eave it")
+    terminal.type("p")
+    terminal.wait_for("PAUSED DRAINING", "resume: runwright resume r1")
+    terminal.type("\x03")
+    terminal.wait_for("[r]esume")
+    terminal.type("x")  # no answer: go on as before
+    terminal.wait_for("resume: runwright resume r1")
+    terminal.type("\x03")
+    terminal.wait_for("[r]esume")
+    terminal.type("r")
+    terminal.wait_for("RUNNING")
+    terminal.type("\x03")
+    terminal.wait_for("[p]ause")
+    terminal.type("c")
+    terminal.wait_for("CANCELLED  slow", "retry:  runwright rerun r1")
+    assert terminal.echoes()  # the terminal is as it was
+    assert terminal.end() == 1
+    assert "typed" not in terminal.output
+    kinds = [json.loads(line)["eventType"] for line in project("events", "r1", "--json").splitlines()]
+    assert [kind for kind in kinds if kind in ("RunPaused", "RunResumed", "RunCancelled")] == [
+        "RunPaused", "RunResumed", "RunCancelled",
+    ]  # fmt: skip
+
+
+def test_a_second_ctrl_c_leaves_the_run_for_later(project: Project) -> None:
+    terminal = Terminal(project.folder, "run", "plan.yaml", "--run-id", "r1")
+    terminal.wait_for("● b ")
+    terminal.type("\x03")
+    terminal.wait_for("[l]eave it")
+    terminal.type("\x03")
+    terminal.wait_for("runwright run --run-id r1", "runwright recover")
+    assert terminal.end() == 130
+    assert "[l]eave it" not in terminal.picture.text  # the question is gone, the picture stays
+    assert project.snapshot("r1")["status"] == "RUNNING"
+    project.let_go()
+    assert "run r1 completed" in project("recover")
+
+
+def test_watching_ends_with_ctrl_c_and_the_run_goes_on(project: Project) -> None:
+    driver = project.start("run", "plan.yaml", "--run-id", "r1")
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    terminal = Terminal(project.folder, "watch", "r1", columns=60, lines=20)
+    terminal.wait_for("● b ", "Ctrl-C ends watching")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    project.let_go()
+    assert driver.wait(20) == 0

@@ -1,0 +1,104 @@
+"""Commands whose store goes away under them wait for it, and end as their runs do.
+
+These tests have servers of their own, because they kill them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.commands import runwright
+from support.components import Nats, Postgres, have_or_skip
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+PLAN = """
+plan: p
+steps:
+  - {id: first, shell: "sleep 2"}
+  - {id: second, shell: "while ! test -e go; do sleep 0.05; done"}
+"""
+OUTAGE = 7.0  # seconds: longer than a lease
+
+KEPT = """
+apiVersion: noetl.io/v10
+kind: Playbook
+metadata: {name: kept}
+workflow:
+- step: a
+  tool: {kind: python, code: "result = 'x' * 100000", spec: {result: {store: {scope: execution}}}}
+  next: {arcs: [{step: b}]}
+- step: b
+  tool: {kind: shell, command: "touch at_work; while ! test -e go; do sleep 0.05; done"}
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    started = have_or_skip("postgres", Postgres)
+    assert isinstance(started, Postgres)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def objects() -> Iterator[Nats]:
+    started = have_or_skip("nats", Nats)
+    assert isinstance(started, Nats)
+    yield started
+    started.stop()
+
+
+def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "runwright", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_an_outage_that_outlasts_the_lease_is_waited_for(
+    tmp_path: Path, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNWRIGHT_STORE", server.create_database("outage"))
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    where = ("--store", server.url("outage"))
+
+    left = begun(tmp_path, "run", "plan.yaml", "--run-id", "left")
+    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "left", *where).stdout)
+    left.kill()
+    left.communicate()
+    own = begun(tmp_path, "run", "plan.yaml", "--run-id", "own")
+    recovering = begun(tmp_path, "recover")
+    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "own", *where).stdout)
+    wait_until(lambda: "RECOVERING" not in runwright(tmp_path, "list", *where).stdout)
+    server.kill()
+    time.sleep(OUTAGE)
+    server.start()
+    (tmp_path / "go").touch()
+    for process in (own, recovering):
+        told, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+    listed = runwright(tmp_path, "list", *where).stdout
+    assert listed.count("COMPLETED") == 2, listed
+    alerts = runwright(tmp_path, "alerts", "own", *where).stdout
+    assert "LATE_RESULT" in alerts, "what its first step gave meanwhile is kept"
+
+
+def test_a_store_for_results_that_is_gone_does_not_change_how_a_command_ends(tmp_path: Path, objects: Nats) -> None:
+    (tmp_path / "runwright.toml").write_text(
+        f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{objects.url}"\n'
+    )
+    (tmp_path / "kept.yaml").write_text(KEPT)
+    process = begun(tmp_path, "run", "kept.yaml", "--run-id", "r", "--store", "sqlite:///runs.db")
+    wait_until((tmp_path / "at_work").exists)
+    objects.kill()
+    (tmp_path / "go").touch()
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
+    assert any(line.startswith("COMPLETED") for line in told.splitlines()), told

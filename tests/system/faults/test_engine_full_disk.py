@@ -1,0 +1,92 @@
+"""The disk fills up while a run is going on. Once there is room again, the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.disks import mounted
+from support.engine import ended, engine, event, held, only, story
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path, "4m") as place:
+        yield place
+
+
+def fill(place: Path) -> Path:
+    """Take all the space there is."""
+    ballast = place / "ballast"
+    with ballast.open("wb") as file:
+        room = os.statvfs(place)
+        file.write(bytes(room.f_bavail * room.f_frsize))
+    return ballast
+
+
+@pytest.mark.parametrize("seconds", [0.5, 4.5])
+@pytest.mark.parametrize("result", ["small", "large"])
+async def test_a_run_goes_on_after_the_disk_was_full(
+    small_disk: Path, tmp_path: Path, seconds: float, result: str
+) -> None:
+    """Shorter than the write budget, and longer. A large result has to be put aside first."""
+    go = tmp_path / "go"
+    value: Any = "x" * 200_000 if result == "large" else "small"
+    noisy = {
+        "id": "noisy",
+        "shell": "for n in 1 2 3 4 5; do echo 'hello from the step'; done",
+        "dependsOn": ["a"],
+        "retry": {"maxAttempts": 5, "initial": "50ms"},
+    }
+    steps = [
+        {
+            "id": "a",
+            "retry": {"maxAttempts": 5, "initial": "50ms"},
+            "python": {
+                "call": "support.engine_steps:wait_for_file",
+                "args": {"file": str(go), "value": "{{ params.value }}"},
+            },
+        },
+        noisy,
+        {"id": "b", "dependsOn": ["noisy"], "noop": {}},
+    ]
+    async with engine(f"sqlite:///{small_disk}/runs.db") as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "params": {"value": value}, "steps": steps}))
+        await event(operations, run_id, "StepStarted", "a")
+        ballast = fill(small_disk)
+        go.touch()
+        await asyncio.sleep(seconds)
+        ballast.unlink()
+        snapshot = await ended(operations, run_id)
+        lines = await story(operations, run_id)
+        assert await operations.result(run_id, "a") == value
+        assert [finding async for finding in operations.log.verify()] == []
+    assert snapshot.status == "COMPLETED"
+    failures = only(lines, "StepFailed")
+    assert {entry.split()[-1] for entry in failures} <= {"STORE_WRITE_BUDGET_EXCEEDED"}
+    if seconds < 1:
+        assert failures == []
+
+
+async def test_a_process_that_ends_on_a_full_disk_leaves_a_run_that_can_be_taken_up(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    go, store = tmp_path / "go", f"sqlite:///{small_disk}/runs.db"
+    plan = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    async with engine(store) as operations:
+        await operations.start(operations.load(plan), run_id="run-1")
+        await event(operations, "run-1", "StepStarted", "a")
+        ballast = fill(small_disk)
+        go.touch()
+        await asyncio.sleep(0.5)
+    ballast.unlink()
+    async with engine(store) as operations:
+        await operations.start(operations.load(plan), run_id="run-1")
+        assert (await ended(operations, "run-1")).status == "COMPLETED"

@@ -1,0 +1,66 @@
+"""Kill an appending process at random moments, again and again: nothing acknowledged may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import runwright as rw
+from support import processes
+
+pytestmark = pytest.mark.slow
+
+
+def test_nothing_acknowledged_is_lost_however_often_the_appender_is_killed(durable_url: str, tmp_path: Path) -> None:
+    chance = processes.seeded()
+    acknowledged = tmp_path / "acknowledged"
+    errors = tmp_path / "errors"
+    for _ in range(processes.kills()):
+        run_and_kill(durable_url, acknowledged, errors, chance)
+    asyncio.run(check(durable_url, acknowledged.read_bytes()))
+
+
+def run_and_kill(url: str, acknowledged: Path, errors: Path, chance: random.Random) -> None:
+    """Kill it while it starts (it may be making the store, or mending it), or some time after its first receipt."""
+    with acknowledged.open("ab") as out, errors.open("ab") as err:
+        before = os.fstat(out.fileno()).st_size
+        process = processes.start("appender.py", "endless", url, out=out.fileno(), err=err.fileno())
+        try:
+            if chance.random() < 0.7:
+                deadline = time.monotonic() + 60
+                while acknowledged.stat().st_size == before and process.poll() is None:
+                    assert time.monotonic() < deadline, "the appender gets nothing in"
+                    time.sleep(0.002)
+                time.sleep(chance.uniform(0, 0.25))
+            else:
+                time.sleep(chance.uniform(0, 0.6))
+            assert process.poll() is None, f"the appender ended by itself:\n{errors.read_text()[-3000:]}"
+        finally:
+            process.kill()
+            process.communicate()
+
+
+async def check(url: str, acknowledged: bytes) -> None:
+    whole, _, torn = acknowledged.rpartition(b"\n")
+    assert not torn, "receipts are written in one piece"
+    receipts: dict[str, dict[int, tuple[str, str]]] = {}
+    for line in whole.decode().splitlines():
+        run_id, seq, event_id, key = line.split()
+        known = receipts.setdefault(run_id, {}).setdefault(int(seq), (event_id, key))
+        assert known == (event_id, key), "a later receipt for the same event says the same"
+    assert receipts
+    async with rw.open_log(url) as log:
+        for run_id, acks in receipts.items():
+            records = await log.read(run_id)
+            assert [record.run_seq for record in records] == list(range(1, len(records) + 1))
+            keys = [record.idempotency_key for record in records]
+            assert len(set(keys)) == len(keys)
+            stored = {record.run_seq: (record.event_id, record.idempotency_key) for record in records}
+            assert {seq: stored.get(seq) for seq in acks} == acks
+        assert [finding async for finding in log.verify()] == []
+        assert (await log.rebuild(check=True)).different == []

@@ -1,0 +1,250 @@
+"""Several processes on one store: one drives, others signal, and whoever is left takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runwright as rw
+from runwright.contract.timestamps import to_micros
+from support.engine import ended, engine, event, held, only, run, story
+from support.paths import TESTS
+
+pytestmark = pytest.mark.slow
+
+
+PROCESS = """
+import asyncio, json, sys
+from runwright.control.bootstrap import open_operations
+from runwright.runtimes.settings import EngineSettings
+
+async def main(store, plan, run_ids, ttl):
+    async with open_operations(store, settings=EngineSettings(lease_ttl=float(ttl))) as operations:
+        for run_id in run_ids.split(","):
+            await operations.start(operations.load(json.loads(plan)), run_id=run_id)
+        print("started", flush=True)
+        print(*{str((await operations.wait(run_id)).status) for run_id in run_ids.split(",")}, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@contextmanager
+def process(
+    store: str, plan: dict[str, Any], run_id: str = "run-1", ttl: float = 30.0
+) -> Iterator[subprocess.Popen[str]]:
+    """Another process that drives this run until it ends, or until it is killed."""
+    arguments = [sys.executable, "-c", PROCESS, store, json.dumps(plan), run_id, str(ttl)]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    other = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield other
+    finally:
+        other.kill()
+        other.communicate()
+
+
+async def says(other: subprocess.Popen[str], text: str) -> None:
+    assert other.stdout is not None
+    line = await asyncio.to_thread(other.stdout.readline)
+    assert line.strip() == text, other.stderr and other.stderr.read()
+
+
+def two_steps(go: Path, notes: Path, **first: Any) -> dict[str, Any]:
+    return {
+        "plan": "p",
+        "steps": [
+            {"id": "a", "python": held(go, value=1), **first},
+            {"id": "b", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}},
+        ],
+    }
+
+
+async def test_a_signal_from_another_process_acts_within_a_second(durable_url: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with process(durable_url, two_steps(go, tmp_path / "notes")) as other:
+        await says(other, "started")
+        async with engine(durable_url) as here:
+            await event(here, "run-1", "StepStarted", "a")
+            paused = await here.signal("run-1", "PAUSE")
+            assert paused.engine_result == "PAUSED"
+            accepted = await event(here, "run-1", "SignalAccepted", f"signal/{paused.signal_id}")
+            done = await event(here, "run-1", "SignalProcessed", f"signal/{paused.signal_id}")
+            assert to_micros(done.persisted_at) - to_micros(accepted.persisted_at) < 1_000_000
+            go.touch()
+            await event(here, "run-1", "StepCompleted", "a")
+            assert (await here.signal("run-1", "RESUME")).engine_result == "RESUMED"
+            assert (await ended(here, "run-1")).status == "COMPLETED"
+        await says(other, "COMPLETED")
+
+
+async def test_a_killed_process_is_replaced_at_once(durable_url: str, tmp_path: Path) -> None:
+    """On this machine its death can be seen; nobody waits for its lease of half a minute."""
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    with process(durable_url, two_steps(go, notes), ttl=30.0) as other:
+        await says(other, "started")
+        async with engine(durable_url, recover=True) as here:
+            await event(here, "run-1", "StepStarted", "a")
+            other.kill()
+            other.wait()
+            go.touch()
+            began = time.monotonic()
+            snapshot = await ended(here, "run-1")
+            assert time.monotonic() - began < 15
+            done = await event(here, "run-1", "StepCompleted", "a")
+            assert await here.result("run-1", "a") == 1
+            lines = await story(here, "run-1")
+    assert snapshot.status == "COMPLETED"
+    assert (done.logical_attempt_id, done.engine_attempt_id) == (1, 2)
+    assert len(only(lines, "StepCompleted")) == 2
+    assert len(notes.read_text().splitlines()) == 1
+
+
+async def test_a_stopped_process_is_replaced_and_writes_nothing_when_it_goes_on(
+    durable_url: str, tmp_path: Path
+) -> None:
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
+        await says(other, "started")
+        async with engine(durable_url, recover=True) as here:
+            await event(here, "run-1", "StepStarted", "a")
+            other.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(1.5)
+            go.touch()
+            snapshot = await ended(here, "run-1")
+            records = await here.log.read("run-1")
+            other.send_signal(signal.SIGCONT)
+            await says(other, "COMPLETED")  # it sees how the run ended, elsewhere
+            assert other.wait(20) == 0
+            assert [record.event_id for record in await here.log.read("run-1")] == [
+                record.event_id for record in records
+            ]
+            assert [finding async for finding in here.log.verify("run-1")] == []
+            (late,) = [alert for alert in await here.log.alerts("run-1") if alert.code == "LATE_RESULT"]
+            assert (late.facts["stepId"], late.facts["engineAttemptId"]) == ("a", 1), "kept, and not applied"
+    assert snapshot.status == "COMPLETED"
+    assert len(notes.read_text().splitlines()) == 1
+    assert {record.engine_attempt_id for record in records if record.event_type == "StepCompleted"} == {2}
+
+
+async def test_a_stopped_process_that_nobody_replaced_goes_on_by_itself(durable_url: str, tmp_path: Path) -> None:
+    """Ctrl-Z, lunch, fg."""
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
+        await says(other, "started")
+        async with engine(durable_url) as here:
+            await event(here, "run-1", "StepStarted", "a")
+        other.send_signal(signal.SIGSTOP)
+        go.touch()
+        await asyncio.sleep(2.0)
+        other.send_signal(signal.SIGCONT)
+        await says(other, "COMPLETED")
+        assert other.wait(20) == 0
+    assert len(notes.read_text().splitlines()) == 1
+
+
+async def test_a_process_stopped_with_many_runs_loses_none_of_them(tmp_path: Path) -> None:
+    store, go = f"sqlite:///{tmp_path}/runs.db", tmp_path / "go"
+    steps = [
+        {"id": f"s{n}", "python": {"call": "support.engine_steps:sleep", "args": {"seconds": 0.1}}} for n in range(10)
+    ]
+    plan = {"plan": "p", "steps": [*steps, {"id": "w", "wait": "0.5s"}, {"id": "held", "python": held(go)}]}
+    with process(store, plan, ",".join(f"run-{n}" for n in range(20)), ttl=1.0) as other:
+        await says(other, "started")
+        for _ in range(2):
+            await asyncio.sleep(0.5)
+            other.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(1.5)
+            other.send_signal(signal.SIGCONT)
+        go.touch()
+        await says(other, "COMPLETED")
+
+
+async def test_a_run_that_is_asked_for_by_its_id_is_taken_over_when_its_lease_ends(
+    durable_url: str, tmp_path: Path
+) -> None:
+    """The process that drove it cannot be seen to be dead: it is stopped, or was on another machine."""
+    go, notes = tmp_path / "go", tmp_path / "notes"
+    plan = two_steps(go, notes)
+    with process(durable_url, plan, ttl=2.0) as other:
+        await says(other, "started")
+        async with engine(durable_url) as here:
+            await event(here, "run-1", "StepStarted", "a")
+            other.send_signal(signal.SIGSTOP)
+            go.touch()
+            await here.start(here.load(plan), run_id="run-1")
+            assert (await ended(here, "run-1")).status == "COMPLETED"
+    assert len(notes.read_text().splitlines()) == 1
+
+
+async def test_a_cancel_that_was_accepted_before_the_process_died_is_carried_out(
+    durable_url: str, tmp_path: Path
+) -> None:
+    plan = two_steps(tmp_path / "never", tmp_path / "notes", cancellable=False)
+    with process(durable_url, plan) as other:
+        await says(other, "started")
+        async with engine(durable_url) as here:
+            await event(here, "run-1", "StepStarted", "a")
+            decision = await here.signal("run-1", "CANCEL", reason="enough")
+            assert (decision.decision, decision.engine_result) == ("ACCEPTED", None)  # the step may not be interrupted
+        other.kill()
+        other.wait()
+    async with engine(durable_url, recover=True) as here:
+        snapshot = await ended(here, "run-1")
+        lines = await story(here, "run-1")
+    assert (snapshot.status, snapshot.reason) == ("CANCELLED", "enough")
+    assert lines[-4:] == [
+        "StepSkipped b RUN_CANCELLED",
+        "StepFailed a CANCELLED",
+        "RunCancelled",
+        "SignalProcessed CANCEL CANCELLED",
+    ]
+
+
+async def test_of_two_processes_with_one_run_exactly_one_drives(durable_url: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    steps = [
+        {"id": f"s{n}", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes), "seconds": 0.02}}}
+        for n in range(20)
+    ]
+    plan = {"plan": "p", "steps": steps}
+    with process(durable_url, plan) as one, process(durable_url, plan) as other:
+        for each in (one, other):
+            await says(each, "started")
+        for each in (one, other):
+            await says(each, "COMPLETED")
+    written = [line.split()[0] for line in notes.read_text().splitlines()]
+    assert written == [f"s{n}" for n in range(20)]
+    async with rw.open_log(durable_url) as log:
+        assert {record.engine_attempt_id for record in await log.read("run-1")} == {1}
+
+
+async def test_another_process_takes_a_run_up_only_when_it_is_asked_or_recovers(
+    durable_url: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    plan = two_steps(go, tmp_path / "notes")
+    with process(durable_url, plan) as other:
+        await says(other, "started")
+    go.touch()
+    async with engine(durable_url) as here:
+        await run(here, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})
+        assert (await here.log.snapshot("run-1")).status == "RUNNING"
+        await here.start(here.load(plan), run_id="run-1")
+        assert (await ended(here, "run-1")).status == "COMPLETED"

@@ -1,0 +1,322 @@
+"""Judging by key look-ups: the log folds no history to append, and nobody may notice.
+
+The log keeps a run's summary on its row and learns the rest from which keys exist. Here its answers are
+compared, event by event, with those of an authority that folds everything it ever accepted, and with
+itself when its memory for keys is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import runwright as rw
+from runwright.core.fold.evolve import transition
+from runwright.core.fold.state import RunState
+from runwright.log.append.aggregate import RunAggregate
+from runwright.log.append.authority import RunAppend
+from runwright.log.append.prepare import prepare
+from runwright.log.memory import MemoryLog
+from support.event_streams import STEPS, Event, Opinion, streams, to_write
+
+
+class Still:
+    """A clock that stands, so that receipts of two logs can be compared."""
+
+    def now(self) -> int:
+        return 1_769_846_400_000_000
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Batch(NamedTuple):
+    """Events that are appended together: all or nothing, or up to the first refusal."""
+
+    events: list[rw.RunEventWrite]
+    atomic: bool
+
+
+Outcomes = list[rw.Receipt | rw.Refusal]
+Sizes = list[tuple[int, bool]]
+
+
+def in_batches(events: list[Event], sizes: Sizes) -> list[Batch]:
+    writes = [to_write(event, place) for place, event in enumerate(events, 1)]
+    batches: list[Batch] = []
+    for number in range(len(writes)):
+        if not writes:
+            break
+        size, atomic = sizes[number % len(sizes)]
+        batches.append(Batch(writes[:size], atomic))
+        writes = writes[size:]
+    return batches
+
+
+batch_sizes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4)
+
+
+# Three ways to get an answer
+
+
+class Patient:
+    """An authority that folds every event it accepted into one whole state, and judges on that."""
+
+    def __init__(self) -> None:
+        self.state = RunState(detailed=True)
+        self.accepted: dict[str, rw.Receipt] = {}
+
+    def answer(self, batch: Batch) -> Outcomes:
+        saved = copy.deepcopy((self.state, self.accepted))
+        outcomes: Outcomes = []
+        for event in batch.events:
+            outcome = self._judge(event)
+            if isinstance(outcome, rw.Receipt):
+                outcomes.append(outcome)
+                continue
+            rest = len(batch.events) - len(outcomes) - 1
+            if batch.atomic:
+                self.state, self.accepted = saved
+                outcomes = [kept if kept.run_seq <= len(saved[1]) else NOT_ATTEMPTED for kept in outcomes]
+            return [*outcomes, outcome, *[NOT_ATTEMPTED] * rest]
+        return outcomes
+
+    def _judge(self, event: rw.RunEventWrite) -> rw.Receipt | rw.Refusal:
+        earlier = self.accepted.get(event.idempotency_key)
+        if earlier is not None:
+            return msgspec.structs.replace(earlier, status="duplicate", idempotent=True, persisted=False)
+        if any(receipt.event_id == event.event_id for receipt in self.accepted.values()):
+            detail = f"eventId {event.event_id} is already used by another event of this run. Generate a new UUID v4."
+            return rw.Refusal("refused", "EVENT_ID_REUSED", detail)
+        seq = self.state.summary.last_event_seq + 1
+        fields = {name: getattr(event, name) for name in event.__struct_fields__}
+        record = rw.RunEventRecord(**fields, run_seq=seq, persisted_at=NOW, hash="")
+        invalid = transition(self.state, record)
+        if invalid is not None:
+            facts = {
+                "attemptedEventType": invalid.attempted_event_type,
+                "expectedState": invalid.expected_state,
+                "actualState": invalid.actual_state,
+            }
+            return rw.Refusal("refused", "INVALID_TRANSITION", invalid.detail, facts)
+        self.state.summary.last_event_seq = seq
+        receipt = rw.Receipt("appended", event.event_id, seq, NOW, False, True)
+        self.accepted[event.idempotency_key] = receipt
+        return receipt
+
+
+NOW = "2026-01-31T08:00:00.000000Z"
+NOT_ATTEMPTED = rw.Refusal(
+    "not_attempted", "NOT_ATTEMPTED", "Another event of this run was refused; this one was not written."
+)
+
+
+async def answer(log: rw.RunLog, batch: Batch) -> Outcomes:
+    if not batch.atomic:
+        return await log.ingest(batch.events)
+    try:
+        return list(await log.append(batch.events))
+    except rw.AppendRefused as error:
+        return list(error.results)
+
+
+class KeepingLog(MemoryLog):
+    """The memory log with the habit of the others: a run stays open from one append to the next."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=Still())
+        self._kept: dict[str, RunAggregate] = {}
+
+    def _load_aggregate(self, run: object) -> RunAggregate:
+        row = run.row  # type: ignore[attr-defined]
+        if row.identity.run_id not in self._kept:
+            self._kept[row.identity.run_id] = super()._load_aggregate(run)  # type: ignore[arg-type]
+        return self._kept[row.identity.run_id]
+
+    def _commit(self, open_run: RunAggregate) -> None:
+        super()._commit(open_run)
+        open_run.run_key = self._runs[open_run.run_id].row.run_key
+        open_run.mark_committed()
+        self._kept[open_run.run_id] = open_run
+
+    async def answer_together(self, group: list[Batch]) -> list[Outcomes]:
+        """Appends of several callers, committed as one."""
+        units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
+        await self._append_queue.submit(units, self._enqueue)
+        return [list(unit.results) for unit in units]
+
+
+@contextmanager
+def index_limit(limit: int | None) -> Iterator[None]:
+    """Let runs keep at most this many keys in memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        if limit is not None:
+            patch.setattr("runwright.log.append.aggregate.INDEX_LIMIT", limit)
+            patch.setattr("runwright.log.memory.INDEX_LIMIT", limit)
+        yield
+
+
+async def tell(batches: list[Batch], limit: int | None, make: Callable[[], rw.RunLog]) -> tuple[list[Outcomes], str]:
+    """The answers of one log to all the batches, and the summary on the run's row at the end."""
+    with index_limit(limit):
+        async with make() as log:
+            outcomes = [await answer(log, batch) for batch in batches]
+            assert (await log.rebuild(check=True)).different == []  # the row is the fold of the events
+            assert [finding async for finding in log.verify()] == []
+            runs = (await log.list_runs()).runs
+            return outcomes, runs[0].summary_text if runs else ""
+
+
+def memory() -> rw.RunLog:
+    return rw.open_log("memory://", clock=Still())
+
+
+# A step whose first attempt is asked about long after: found by hand, kept for ever
+LATE_SCHEDULE = [
+    *(Event("RunStarted"), Event("StepStarted", "a"), Event("StepFailed", "a")),
+    *(Event("StepStarted", "a", 2), Event("StepFailed", "a", 2)),
+    *(Event("StepRetryScheduled", "a"), Event("StepCompleted", "a", 2), Event("StepSkipped", "a", 3)),
+]
+LATE_SCHEDULE_OF_A_RUNNING_STEP = [
+    *(Event("RunStarted"), Event("StepStarted", "a"), Event("StepFailed", "a")),
+    *(Event("StepStarted", "a", 2), Event("StepFailed", "a", 2), Event("StepStarted", "a", 3)),
+    *(Event("StepRetryScheduled", "a"), Event("StepCompleted", "a", 3)),
+]
+
+LATE_END_OF_A_RUNNING_STEP = [
+    *(Event("RunStarted"), Event("StepStarted", "a"), Event("StepFailed", "a")),
+    *(Event("StepStarted", "a", 2), Event("StepFailed", "a", 2), Event("StepStarted", "a", 3)),
+    *(Event("StepCompleted", "a"), Event("StepCompleted", "a", 3)),
+]
+
+
+@given(streams(35), batch_sizes)
+@example(LATE_SCHEDULE, [(5, True), (2, True)])
+@example(LATE_SCHEDULE, [(8, False)])
+@example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(6, True), (2, True)])
+@example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(1, True)])
+def test_look_ups_and_a_whole_fold_give_the_same_answers(events: list[Event], sizes: Sizes) -> None:
+    patient, batches = Patient(), in_batches(events, sizes)
+    expected = [patient.answer(batch) for batch in batches]
+    for make in (memory, KeepingLog):
+        for limit in (None, 0, 2):
+            outcomes, summary = asyncio.run(tell(batches, limit, make))
+            assert outcomes == expected, (make.__name__, limit)
+            if summary:
+                assert summary == msgspec.json.encode(patient.state.summary).decode()
+
+
+# An end of the run that is taken back with its batch must not have called off a retry
+END_THAT_IS_TAKEN_BACK = [
+    *(Event("RunStarted"), Event("StepStarted", "c"), Event("StepFailed", "c"), Event("StepRetryScheduled", "c")),
+    *(Event("RunFailed"), Event("StepStarted", "a"), Event("StepStarted", "c", 2)),
+]
+
+
+@given(streams(35), batch_sizes, st.lists(st.integers(1, 4), min_size=1, max_size=3))
+@example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(6, True), (1, True), (1, True)], [1, 2])
+@example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
+@example(LATE_END_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
+@example(END_THAT_IS_TAKEN_BACK, [(4, True), (2, True), (1, True)], [1])
+def test_committing_appends_together_changes_no_answer(events: list[Event], sizes: Sizes, groups: list[int]) -> None:
+    patient, batches = Patient(), in_batches(events, sizes)
+    expected = [patient.answer(batch) for batch in batches]
+
+    async def in_groups() -> list[Outcomes]:
+        outcomes: list[Outcomes] = []
+        async with KeepingLog() as log:
+            for number in range(len(batches)):
+                if len(outcomes) == len(batches):
+                    break
+                group = batches[len(outcomes) :][: groups[number % len(groups)]]
+                outcomes += await log.answer_together(group)
+            assert (await log.rebuild(check=True)).different == []
+        return outcomes
+
+    for limit in (None, 0, 2):
+        with index_limit(limit):
+            assert asyncio.run(in_groups()) == expected, limit
+
+
+@given(streams(35))
+def test_the_row_says_what_the_events_say(events: list[Event]) -> None:
+    """After every single append: the summary on the row is the fold of the events up to there."""
+
+    async def append_all() -> None:
+        async with memory() as log:
+            opinion, seen = Opinion(), set[tuple[object, ...]]()
+            for place, event in enumerate(events, 1):
+                (outcome,) = await log.ingest([to_write(event, place)])
+                if isinstance(outcome, rw.Refusal):
+                    if outcome.code == "INVALID_TRANSITION":
+                        assert opinion.hear(event) == "illegal"
+                    else:
+                        assert outcome.code == "EVENT_ID_REUSED"
+                    continue
+                assert (outcome.status == "duplicate") == (event[:3] in seen)
+                if outcome.status == "appended":
+                    seen.add(event[:3])
+                    opinion.hear(event)
+                summary = (await log.find_run("run-1")).summary
+                counts = opinion.counts()
+                assert {name: getattr(summary, name) for name in counts} == counts
+                assert summary.retrying_steps == len(opinion.retrying())
+                assert summary.waiting_approvals == opinion.waiting_approvals()
+                assert (summary.status, summary.inconsistent) == (opinion.run_status, False)
+                assert summary.last_event_seq == len(seen)
+                assert (await log.rebuild(check=True)).different == []
+
+    asyncio.run(append_all())
+
+
+@given(streams(35))
+def test_a_run_that_only_observes_folds_what_it_stored(events: list[Event]) -> None:
+    """There a key in the log does not mean that its event took effect."""
+
+    async def observe(limit: int | None) -> tuple[str, list[rw.Alert]]:
+        with index_limit(limit):
+            async with memory() as log:
+                run = rw.new_run("run-1", "orders")
+                await log.create_run(run, enforcement=rw.Enforcement.OBSERVE)
+                for place, event in enumerate(events, 1):
+                    (outcome,) = await log.ingest([to_write(event, place)])
+                    assert isinstance(outcome, rw.Receipt) or outcome.code == "EVENT_ID_REUSED"
+                records = await log.read("run-1")
+                assert (await log.rebuild(check=True)).different == []
+                projector = rw.SnapshotProjector()
+                if records:
+                    projector.project_run("run-1", records)
+                alerts = await log.alerts("run-1")
+                assert {alert.subject for alert in alerts} == {key[2] for key in projector.alerts}
+                return (await log.find_run("run-1")).summary_text, alerts
+
+    first = asyncio.run(observe(None))
+    assert asyncio.run(observe(0)) == first
+    assert asyncio.run(observe(2)) == first
+
+
+@pytest.mark.parametrize("limit", [None, 0, 2])
+@pytest.mark.parametrize("make", [memory, KeepingLog])
+async def test_four_attempts_of_three_steps_are_told_apart(limit: int | None, make: Callable[[], rw.RunLog]) -> None:
+    events = [Event("RunStarted")]
+    for attempt in (1, 2, 3, 4):
+        events += [Event("StepStarted", step, attempt) for step in STEPS]
+        events += [Event("StepFailed", step, attempt) for step in STEPS]
+        events += [Event("StepRetryScheduled", step, attempt) for step in STEPS]
+    outcomes, _ = await tell(in_batches(events, [(1, True)]), limit, make)
+    assert [outcome.status for (outcome,) in outcomes] == ["appended"] * len(events)
+    late = [Event("StepCompleted", step, attempt) for step in STEPS for attempt in (4, 1, 3, 2)]
+    outcomes, _ = await tell(in_batches(events + late, [(1, False)]), limit, make)
+    told = [outcome.facts["actualState"] for (outcome,) in outcomes[-12:] if isinstance(outcome, rw.Refusal)]
+    assert told == ["FAILED"] * 12

@@ -1,0 +1,156 @@
+"""The order of steps: what depends on what, in circles or not, and what has surely ended before what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runwright.contract.plan import Order
+from runwright.plans.dependency_graph import DependencyGraph
+from runwright.plans.loader import plan_from_dict
+from support.plan_kinds import KINDS, loaded, problems
+
+
+def plan(order: str | None = None, **needs: str) -> str:
+    """A plan of noop steps, each with the names of those it depends on."""
+    head = "plan: p\n" + (f"order: {order}\n" if order else "")
+    steps = [
+        f"  - {{id: {name}, noop: {{}}{f', dependsOn: [{deps}]' if deps else ''}}}" for name, deps in needs.items()
+    ]
+    return head + "steps:\n" + "\n".join(steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        (plan(a="", b=""), Order.SEQUENTIAL),
+        (plan(a="", b="a"), Order.GRAPH),
+        (plan("graph", a="", b=""), Order.GRAPH),
+        (plan("sequential", a="", b="a", c=""), Order.SEQUENTIAL),
+    ],
+)
+def test_the_order_follows_from_dependencies_unless_it_is_given(text: str, order: Order) -> None:
+    assert loaded(text).plan.order is order
+    assert loaded(text).warnings == ()
+
+
+def test_mixing_gives_a_warning_that_names_the_steps_without() -> None:
+    [warning] = loaded(plan(a="", b="a", c="", d="")).warnings
+    assert str(warning) == (
+        "test.yaml:5:5: WARNING Some steps have `dependsOn`, so the plan is a graph and 'a', 'c', 'd' start immediately. "
+        "Write `order: graph` if this is intended."
+    )
+    assert loaded(plan("graph", a="", b="a", c="", d="")).warnings == ()
+
+
+def test_parameters_with_expressions_give_a_warning() -> None:
+    [warning] = loaded("plan: p\nparams: {a: '{{ run.id }}'}\nsteps: [{id: a, noop: }]").warnings
+    assert str(warning).startswith("test.yaml:2:13: WARNING The parameter 'a' contains {{ }}")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "sentence"),
+    [
+        (plan(a="a"), "3:35", "The step 'a' depends on itself."),
+        (plan(a="", b="x"), "4:35", "Unknown step 'x' in `dependsOn`."),
+        (plan(extract="", b="extrct"), "4:35", "Did you mean 'extract'?"),
+        (plan(a="b", b="a"), "3:34", "Dependency cycle: a -> b -> a."),
+        (plan(a="", b="d", c="b", d="c, a"), "4:34", "Dependency cycle: b -> d -> c -> b."),
+        (
+            plan("sequential", a="b", b=""),
+            "4:35",
+            "In sequential order 'a' cannot depend on 'b', which is declared later.",
+        ),
+    ],
+)
+def test_dependencies_that_cannot_be(text: str, place: str, sentence: str) -> None:
+    [problem] = problems(text)
+    assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
+    assert sentence in problem
+
+
+def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
+    found = problems(plan(a="b", b="a", after="a", c="d", d="c", e="c, after"))
+    assert [problem.split("cycle: ")[1] for problem in found] == ["a -> b -> a.", "c -> d -> c."]
+
+
+@pytest.mark.parametrize(
+    ("order", "needs", "is_fine"),
+    [
+        (None, {"a": "", "b": "", "c": ""}, True),  # in sequence, a has ended before c
+        ("graph", {"a": "", "b": "", "c": ""}, False),
+        ("graph", {"a": "", "b": "a", "c": "b"}, True),  # through b
+        ("graph", {"a": "", "b": "a", "c": "a"}, True),
+        ("graph", {"a": "", "b": "", "c": "b"}, False),
+        ("graph", {"a": "c", "b": "", "c": "b"}, False),  # the other way round
+        ("sequential", {"c": "", "a": "", "b": ""}, False),
+    ],
+)
+def test_a_step_can_use_only_what_has_surely_ended_before(
+    order: str | None, needs: dict[str, str], is_fine: bool
+) -> None:
+    text = plan(order, **needs).replace("{id: c, noop: {}", "{id: c, noop: {result: '{{ steps.a.result }}'}")
+    found = problems(text)
+    assert bool(found) is not is_fine
+    if found:
+        [problem] = found
+        assert "EXPRESSION_ERROR Step 'a' may not have ended before 'c' starts. " in problem
+
+
+def test_a_step_may_ask_for_itself_only_by_mistake() -> None:
+    [problem] = problems("plan: p\nsteps: [{id: a, noop: {result: '{{ steps.a.result }}'}}]")
+    assert "'a' may not have ended before 'a'" in problem
+
+
+graphs = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=25).map(
+    lambda rows: [sorted({source for source in row if source < number}) for number, row in enumerate(rows)]
+)
+
+
+@given(graphs, st.randoms(use_true_random=False))
+def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], random: object) -> None:
+    steps = [
+        {"id": f"s{number}", "noop": {}, "dependsOn": [f"s{each}" for each in row]} for number, row in enumerate(needs)
+    ]
+    graph = DependencyGraph(plan_from_dict({"plan": "p", "order": "graph", "steps": steps}, KINDS).plan.steps)
+    before: list[set[int]] = []
+    for row in needs:
+        before.append(set(row).union(*(before[source] for source in row)))
+    pairs = [(step, other) for step in range(len(needs)) for other in range(len(needs))]
+    assert graph.find_unordered(Order.GRAPH, pairs) == {
+        (step, other) for step, other in pairs if other not in before[step]
+    }
+
+
+@given(st.lists(st.lists(st.integers(0, 12), max_size=3), min_size=1, max_size=13))
+def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
+    size = len(rows)
+    names = {
+        f"s{number}": ", ".join(sorted({f"s{each % size}" for each in row} - {f"s{number}"}))
+        for number, row in enumerate(rows)
+    }
+    found = problems(plan("graph", **names))
+    if not found:
+        graph = DependencyGraph(loaded(plan("graph", **names)).plan.steps)
+        sequence, circles = graph.topological_order()
+        places = {number: place for place, number in enumerate(sequence)}
+        assert circles == [] and sorted(sequence) == list(range(size))
+        assert all(
+            places[source] < places[number] for number, sources in enumerate(graph.dependencies) for source in sources
+        )
+    for problem in found:
+        circle = problem.split("cycle: ")[1].rstrip(".").split(" -> ")
+        assert circle[0] == circle[-1] and len(circle) > 2
+        assert all(later in names[earlier].split(", ") for earlier, later in pairwise(circle))
+
+
+def test_a_long_plan_is_read() -> None:
+    lines = [
+        f"  - {{id: s{n}, noop: {{result: '{{{{ steps.s{n // 2}.result }}}}'}}, dependsOn: [s{n - 1}]}}"
+        for n in range(1, 5000)
+    ]
+    text = "plan: p\nsteps:\n  - {id: s0, noop: }\n" + "\n".join(lines)
+    assert len(loaded(text).plan.steps) == 5000

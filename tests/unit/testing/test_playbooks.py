@@ -1,0 +1,46 @@
+"""Playbooks in tests: tasks by script, retries and deadlines without waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+import runwright as rw
+from runwright import testing
+from support.playbooks import noop, otherwise, playbook, rules, to, when
+
+RETRY = rules(when("outcome.status == 'error'", "retry", attempts=3, delay=3600), otherwise("continue"))
+DOCUMENT = playbook(
+    {
+        "step": "collect",
+        "loop": {"in": [1, 2, 3], "iterator": "n"},
+        "tool": [
+            {"fetch": {"kind": "http", "url": "https://api.example.org/{{ iter.n }}", "spec": RETRY}},
+            {"use": noop("{{ fetch.data }}")},
+        ],
+        "next": to("sum"),
+    },
+    {"step": "sum", "tool": {"kind": "python", "code": "result = sum(xs)", "args": {"xs": "{{ collect }}"}}},
+)
+
+
+def test_tasks_are_scripted_by_step_iteration_and_attempt() -> None:
+    script = {
+        "collect/fetch": {"data": 5},
+        "collect[1]/fetch": [testing.Fails("HTTP_503"), testing.Fails("HTTP_503"), {"data": 7}],
+        "collect/use": lambda result: result,
+        "sum/sum": lambda xs: sum(xs),
+    }
+    with testing.open(script) as app:
+        run = app.start(DOCUMENT)
+        assert run.wait().status == "COMPLETED"
+        assert run.result() == 17
+        assert run.took >= 7200
+        run.assert_happened("TaskAttemptFailed collect[1]/fetch: HTTP_503", "TaskDone collect[1]/fetch attempt 3")
+
+
+def test_a_script_for_a_task_that_is_not_there_is_a_mistake() -> None:
+    with (
+        testing.open({"collect/fatch": 1}) as app,
+        pytest.raises(rw.RunwrightError, match="of the script not found in the plan"),
+    ):
+        app.start(DOCUMENT)
