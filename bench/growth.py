@@ -69,10 +69,10 @@ async def _checkpoint_wal(log: rw.RunLog) -> None:
 
     Until then the WAL file grows with every commit, which makes commits slower: a new log would look slow.
     """
-    lease = await log.acquire_lease("bench", ttl=600)
+    lease = await log.leases.acquire("bench", ttl=600)
     for _ in range(CHECKPOINT_PAGES + 100):
-        lease = await log.renew_lease(lease)
-    await log.release_lease(lease)
+        lease = await log.leases.renew(lease)
+    await log.leases.release(lease)
 
 
 async def _append_to_probes(log: rw.RunLog, first: int) -> float:

@@ -80,7 +80,7 @@ async def test_a_duplicate_with_another_payload_is_counted_and_the_first_stays(
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "ONE"})])
         (receipt,) = await log.append([event("StepFailed", "a", error={"code": "TWO"})])
         assert receipt.status == "duplicate"
-        assert log.counters.payload_mismatches == 1
+        assert log.store.counters.payload_mismatches == 1
         (step,) = (await log.snapshot("run-1")).steps
         assert step.error is not None
         assert step.error.code == "ONE"
@@ -302,7 +302,7 @@ async def test_a_long_run_is_judged_like_a_short_one(make_log: MakeLog, event: H
         await log.append([event("StepStarted", "flaky", 3, forcedBy="s1")])
         assert (await log.rebuild(check=True)).different == []
     async with make_log() as log:
-        if "memory" not in type(log).__name__.lower():
+        if "memory" not in type(log.store).__name__.lower():
             assert (await refusal(log, event("StepSkipped", "flaky", 2))).facts["actualState"] == "SUCCESS"
             await log.append([event("StepFailed", "flaky", 3)])
             assert (await log.snapshot("run-1")).failed_steps == 1

@@ -47,7 +47,7 @@ async def test_a_twin_in_a_refused_batch_gets_no_receipt(make_log: MakeLog, even
 
 async def test_a_run_made_in_a_group_is_owned_from_its_first_moment(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        lease = await log.acquire_lease("one", ttl=30)
+        lease = await log.leases.acquire("one", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
         results = await together(
             log.create_run(event.run, event.started(), fence=fence), log.append([event("RunCancelled")])
@@ -57,8 +57,8 @@ async def test_a_run_made_in_a_group_is_owned_from_its_first_moment(make_log: Ma
 
 async def test_a_fence_that_nobody_holds_makes_no_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        old = await log.acquire_lease("one", ttl=30)
-        await log.acquire_lease("one", ttl=30)
+        old = await log.leases.acquire("one", ttl=30)
+        await log.leases.acquire("one", ttl=30)
         for fence in (rw.Fence("nobody", 1), rw.Fence(old.owner, old.epoch)):
             for events in ([], event.started()):
                 with pytest.raises(rw.RunwrightError) as caught:

@@ -258,7 +258,7 @@ async def test_what_was_read_once_reads_the_same_ever_after(make_log: MakeLog, e
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "ONE"})])
         once = await log.read("run-1")
-        fence = await log.claim_run("run-1", await log.acquire_lease("me", ttl=30))
+        fence = await log.leases.claim_run("run-1", await log.leases.acquire("me", ttl=30))
         await log.append([event("StepFailed", "a", error={"code": "TWO"})], fence=fence)
         assert await code_of(log.append([event("StepCompleted", "a")], fence=fence)) == "INVALID_TRANSITION"
         await log.append([event("StepStarted", "a", 2), event("StepCompleted", "a", 2)], fence=fence)

@@ -23,74 +23,76 @@ async def code_of(work: object) -> str:
 async def test_only_the_holder_may_change_the_runs_state(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
-        lease = await log.acquire_lease("one", ttl=30)
-        fence = await log.claim_run("run-1", lease)
+        lease = await log.leases.acquire("one", ttl=30)
+        fence = await log.leases.claim_run("run-1", lease)
         assert await code_of(log.append([event("StepStarted", "a")])) == "RUN_OWNED"
         assert await code_of(log.append([event("RunPaused")])) == "RUN_OWNED"
         await log.append([event("SignalAccepted", "signal/1")])  # anybody may
         await log.append([event("StepStarted", "a")], fence=fence)
         assert (await log.append([event("StepStarted", "a")]))[0].status == "duplicate"
-        await log.release_run("run-1", fence)
+        await log.leases.release_run("run-1", fence)
         await log.append([event("StepCompleted", "a")])
 
 
 async def test_those_at_work_are_known(make_log: MakeLog) -> None:
     async with make_log() as log:
         assert await log.owners() == frozenset()
-        first, second = await log.acquire_lease("one", ttl=30), await log.acquire_lease("two", ttl=0.05)
-        again = await log.acquire_lease("one", ttl=30)
+        first, second = await log.leases.acquire("one", ttl=30), await log.leases.acquire("two", ttl=0.05)
+        again = await log.leases.acquire("one", ttl=30)
         await asyncio.sleep(0.1)
         assert await log.owners() == {("one", again.epoch)}
         assert (first.epoch, second.epoch) != (again.epoch, 0)
-        await log.release_lease(again)
+        await log.leases.release(again)
         assert await log.owners() == frozenset()
 
 
 async def test_a_stale_fence_is_refused_and_writes_nothing(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
-        first = await log.acquire_lease("one", ttl=0.05)
-        old = await log.claim_run("run-1", first)
+        first = await log.leases.acquire("one", ttl=0.05)
+        old = await log.leases.claim_run("run-1", first)
         await log.append([event("StepStarted", "a")], fence=old)
         await asyncio.sleep(0.1)
-        second = await log.acquire_lease("two", ttl=30)
-        new = await log.claim_run("run-1", second)
+        second = await log.leases.acquire("two", ttl=30)
+        new = await log.leases.claim_run("run-1", second)
         assert await code_of(log.append([event("StepCompleted", "a")], fence=old)) == "STALE_FENCE"
         assert len(await log.read("run-1")) == 3
         await log.append([event("StepCompleted", "a")], fence=new)
-        assert await code_of(log.release_run("run-1", old)) == "STALE_FENCE"
+        assert await code_of(log.leases.release_run("run-1", old)) == "STALE_FENCE"
 
 
 async def test_a_run_made_with_a_fence_belongs_to_its_maker(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        lease = await log.acquire_lease("one", ttl=30)
+        lease = await log.leases.acquire("one", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
         await log.create_run(event.run, event.started(), fence=fence)
         assert await code_of(log.append([event("RunPaused")])) == "RUN_OWNED"
-        other = await log.acquire_lease("two", ttl=30)
-        assert await code_of(log.claim_run("run-1", other)) == "RUN_OWNED"
+        other = await log.leases.acquire("two", ttl=30)
+        assert await code_of(log.leases.claim_run("run-1", other)) == "RUN_OWNED"
         await log.append([event("RunPaused")], fence=fence)
 
 
 async def test_a_lease_that_ended_stays_ended(make_log: MakeLog) -> None:
     async with make_log() as log:
-        lease = await log.acquire_lease("one", ttl=0.05)
-        lease = await log.renew_lease(lease)
+        lease = await log.leases.acquire("one", ttl=0.05)
+        lease = await log.leases.renew(lease)
         await asyncio.sleep(0.1)
-        assert await code_of(log.renew_lease(lease)) == "LEASE_LOST"
-        again = await log.acquire_lease("one", ttl=30)
+        assert await code_of(log.leases.renew(lease)) == "LEASE_LOST"
+        again = await log.leases.acquire("one", ttl=30)
         assert again.epoch == lease.epoch + 1
-        assert await code_of(log.renew_lease(lease)) == "LEASE_LOST"
-        assert (await log.renew_lease(again)).expires_at >= again.expires_at
-        await log.release_lease(again)
-        assert await code_of(log.renew_lease(again)) == "LEASE_LOST"
+        assert await code_of(log.leases.renew(lease)) == "LEASE_LOST"
+        assert (await log.leases.renew(again)).expires_at >= again.expires_at
+        await log.leases.release(again)
+        assert await code_of(log.leases.renew(again)) == "LEASE_LOST"
 
 
 async def test_of_two_claims_at_once_one_wins(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
-        leases = [await log.acquire_lease(f"owner-{number}", ttl=30) for number in range(8)]
-        claims = await asyncio.gather(*(log.claim_run("run-1", lease) for lease in leases), return_exceptions=True)
+        leases = [await log.leases.acquire(f"owner-{number}", ttl=30) for number in range(8)]
+        claims = await asyncio.gather(
+            *(log.leases.claim_run("run-1", lease) for lease in leases), return_exceptions=True
+        )
         winners = [claim for claim in claims if isinstance(claim, rw.Fence)]
         assert len(winners) == 1
         assert {claim.code for claim in claims if isinstance(claim, rw.RunwrightError)} == {"RUN_OWNED"}
@@ -102,33 +104,33 @@ async def test_runs_whose_time_has_come_or_whose_driver_died_are_claimed(make_lo
         for events in runs.values():
             await log.append(events.started())
         now = log.clock.now()
-        me, dead = await log.acquire_lease("me", ttl=30), await log.acquire_lease("dead", ttl=30)
-        other = await log.acquire_lease("other", ttl=30)
+        me, dead = await log.leases.acquire("me", ttl=30), await log.leases.acquire("dead", ttl=30)
+        other = await log.leases.acquire("other", ttl=30)
         for name, wake_at in (("due", now - 1), ("later", now + 10**10), ("idle", None)):
-            await log.release_run(name, await log.claim_run(name, me), wake_at)
-        await log.claim_run("orphan", dead)
-        await log.claim_run("held", other)
-        fence = await log.claim_run("ended", dead)
+            await log.leases.release_run(name, await log.leases.claim_run(name, me), wake_at)
+        await log.leases.claim_run("orphan", dead)
+        await log.leases.claim_run("held", other)
+        fence = await log.leases.claim_run("ended", dead)
         await log.append([runs["ended"]("RunCancelled")], fence=fence)
-        await log.release_lease(dead)
-        assert sorted(await log.claim_due(me)) == ["due", "orphan"]
-        assert await log.claim_due(me) == []
+        await log.leases.release(dead)
+        assert sorted(await log.leases.claim_due(me)) == ["due", "orphan"]
+        assert await log.leases.claim_due(me) == []
         await log.append([runs["orphan"]("RunPaused")], fence=rw.Fence(me.owner, me.epoch))
 
 
 async def test_claims_need_a_living_lease_and_an_existing_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
-        lease = await log.acquire_lease("one", ttl=30)
-        assert await code_of(log.claim_run("nothing", lease)) == "RUN_NOT_FOUND"
-        await log.release_lease(lease)
-        assert await code_of(log.claim_run("run-1", lease)) == "LEASE_LOST"
-        assert await code_of(log.claim_due(lease)) == "LEASE_LOST"
+        lease = await log.leases.acquire("one", ttl=30)
+        assert await code_of(log.leases.claim_run("nothing", lease)) == "RUN_NOT_FOUND"
+        await log.leases.release(lease)
+        assert await code_of(log.leases.claim_run("run-1", lease)) == "LEASE_LOST"
+        assert await code_of(log.leases.claim_due(lease)) == "LEASE_LOST"
 
 
 async def test_nobody_drives_a_run_that_has_ended(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        lease = await log.acquire_lease("me", ttl=30)
+        lease = await log.leases.acquire("me", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
         await log.create_run(event.run, event.started(), fence=fence)
         assert (await log.find_run("run-1")).owner == "me"

@@ -19,12 +19,12 @@ MakeLog = Callable[..., rw.RunLog]
 
 async def test_a_token_is_known_by_its_text_alone(make_log: MakeLog) -> None:
     async with make_log() as log:
-        tokens = Tokens(log.side_tables, log.clock)
+        tokens = Tokens(log.store.side_tables, log.clock)
         assert not await tokens.has_any()
         made, text = await tokens.create("jane", by=local_actor(), tenant_id="acme", roles=["Admin", "Viewer"])
-        assert await Tokens(log.side_tables, log.clock).verify(text) == made
+        assert await Tokens(log.store.side_tables, log.clock).verify(text) == made
         assert (made.roles, made.tenant_id) == (("Viewer", "Admin"), "acme")
-        assert await Tokens(log.side_tables, log.clock).has_any()
+        assert await Tokens(log.store.side_tables, log.clock).has_any()
         assert [token.token_id for token in await tokens.list("acme")] == [made.token_id]
         assert await tokens.list("other") == []
         await tokens.revoke(made.token_id, by=local_actor())
@@ -38,7 +38,7 @@ async def test_a_token_is_known_by_its_text_alone(make_log: MakeLog) -> None:
 
 async def test_nobody_hands_out_more_than_they_have(make_log: MakeLog) -> None:
     async with make_log() as log:
-        tokens = Tokens(log.side_tables, log.clock)
+        tokens = Tokens(log.store.side_tables, log.clock)
         weak = Actor("x", ("Engineer",))
         for roles in (["Admin"], ["System"]):
             with pytest.raises(rw.RunwrightError) as caught:
@@ -55,7 +55,7 @@ async def test_nobody_hands_out_more_than_they_have(make_log: MakeLog) -> None:
 
 async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) -> None:
     async with make_log() as log:
-        audit = Audit(log.side_tables, log.clock)
+        audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ("Viewer",), source_ip="192.0.2.1")
         for _ in range(5):
             audit.count_read(actor, "runs.read", tenant_id="acme", run_id="r")
@@ -77,12 +77,12 @@ async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) 
 
 async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: MakeLog) -> None:
     async with make_log() as log:
-        audit = Audit(log.side_tables, log.clock)
+        audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ())
         for number in range(12_000):
             audit.count_denial(actor, "runs.read", "RUN_NOT_FOUND", run_id=f"guess-{number}")
         await audit.flush()
-        rows = await log.side_tables.read("count_audit")
+        rows = await log.store.side_tables.read("count_audit")
         assert rows[0][0] <= 5001
         page = await audit.list(AuditFilter(actor_id="(many)"))
         assert page.entries[0].count == 7000
@@ -91,11 +91,11 @@ async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: M
 async def test_a_request_is_one_run_whoever_asks_first(make_log: MakeLog) -> None:
     async with make_log() as log:
         request = ("t", "p", "e", "plan", "1", "order-1")
-        found = await asyncio.gather(*(run_of_request(log.side_tables, request, f"run-{n}") for n in range(10)))
+        found = await asyncio.gather(*(run_of_request(log.store.side_tables, request, f"run-{n}") for n in range(10)))
         assert len(set(found)) == 1
-        assert await run_of_request(log.side_tables, request, None) == found[0]
-        other = await run_of_request(log.side_tables, (*request[:5], "order-2"), None)
-        assert other == await run_of_request(log.side_tables, (*request[:5], "order-2"), None) != found[0]
+        assert await run_of_request(log.store.side_tables, request, None) == found[0]
+        other = await run_of_request(log.store.side_tables, (*request[:5], "order-2"), None)
+        assert other == await run_of_request(log.store.side_tables, (*request[:5], "order-2"), None) != found[0]
         with pytest.raises(rw.RunwrightError):
-            await run_of_request(log.side_tables, (*request[:5], "a|b"), None)
+            await run_of_request(log.store.side_tables, (*request[:5], "a|b"), None)
         assert request_key(request) == "dddacb29814b3c75d6c8badccc5a798cc89863c1c4670d105b360fdf8ccd5601"

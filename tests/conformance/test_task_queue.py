@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import runwright as rw
 from runwright.contract.plan import Step
-from runwright.log.memory import MemoryLog
+from runwright.log.memory import MemoryStore
 from runwright.runtimes.embedded.task_queue import StepAssignment, TaskQueue
 from support.events import History
 
@@ -29,7 +29,7 @@ def order_of(run: rw.RunIdentity) -> StepAssignment:
 async def test_an_order_may_be_given_twice_and_counts_once(make_log: MakeLog, event: History) -> None:
     """Whoever gave it may not have heard that it was taken."""
     async with make_log() as log:
-        table = TaskQueue(log)
+        table = TaskQueue(log.store)
         task = await table.offer(event.run, "a", 1, "default", "me")
         assert [task.state, task.lease_no] == ["OFFERED", 0]
         [(task_id, lease_no)] = await table.claim("w1", ["default"], None, 5)
@@ -45,7 +45,7 @@ async def test_an_order_may_be_given_twice_and_counts_once(make_log: MakeLog, ev
 
 async def test_what_a_dead_driver_left_of_an_ended_run_is_cleared_up(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        table = TaskQueue(log)
+        table = TaskQueue(log.store)
         await log.append(event.started())
         await table.offer(event.run, "a", 1, "default", "me")
         [(task_id, lease_no)] = await table.claim("w1", ["default"], None, 5)
@@ -54,6 +54,6 @@ async def test_what_a_dead_driver_left_of_an_ended_run_is_cleared_up(make_log: M
         assert await table.find(task_id) is not None
         await log.append([event("RunCancelled")])
         await table.delete_leftovers()
-        if not isinstance(log, MemoryLog):  # a log in memory has no other process that could die
+        if not isinstance(log.store, MemoryStore):  # a log in memory has no other process that could die
             assert await table.find(task_id) is None
             assert await table.pending_reports("me") == []

@@ -23,7 +23,7 @@ class LeavingNoop(NoopTool):
     stays_here = False
 
 
-class FaultyDesk:
+class FaultySideTables:
     """A table that now and then does not answer: before it did what was asked, or after."""
 
     def __init__(self, world: World, desk: Any, reach: Callable[[], None] = lambda: None) -> None:
@@ -52,9 +52,9 @@ class FaultyDesk:
 class Crew:
     """As many workers as are needed: one that is lost is replaced."""
 
-    def __init__(self, world: World, log: Any) -> None:
+    def __init__(self, world: World, store: Any) -> None:
         self._world = world
-        self._table = TaskQueue(log)
+        self._table = TaskQueue(store)
         self._names = 0
         self.heard: set[str] = set()
         """What workers were told was kept."""

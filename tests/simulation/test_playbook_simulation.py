@@ -95,7 +95,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         async def work(self) -> None:
             await asyncio.Event().wait()
 
-    append_prepared, slow = world_module.Handle.append_prepared, [0.0]
+    append_prepared, slow = world_module.ProcessLog.append_prepared, [0.0]
 
     async def slowly(self: Any, events: Any, **more: Any) -> Any:
         await asyncio.sleep(slow[0])
@@ -105,7 +105,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         plan = plan_from_dict(playbook({"step": "a", "tool": noop()}), all_tools()).plan
         await start_until_stored(world, plan, "run-1")
         other = await world.process()  # signals come in at a second server
-        table = TaskQueue(world.log)
+        table = TaskQueue(world.log.store)
         await world.clock.sleep(1)
         slow[0] = 3.0
         assert await table.claim("w", ["default"], None, 1)
@@ -118,7 +118,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         assert await table.claim("w2", ["default"], None, 1), "it is on offer again"
 
     monkeypatch.setattr(world_module, "Crew", NoCrew)
-    monkeypatch.setattr(world_module.Handle, "append_prepared", slowly)
+    monkeypatch.setattr(world_module.ProcessLog, "append_prepared", slowly)
     world = World(1)
     world.faults, world.has_workers = 0.0, True
     world.run(held)

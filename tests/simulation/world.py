@@ -12,7 +12,7 @@ from runwright.auth.roles import Actor
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
 from runwright.control.operations import Operations
-from runwright.log.memory import MemoryLog
+from runwright.log.memory import MemoryStore
 from runwright.plans.store import PlanStore
 from runwright.runtimes import session
 from runwright.runtimes.embedded.dispatcher import queues_of
@@ -23,33 +23,57 @@ from runwright.runtimes.settings import EngineSettings
 from runwright.storage.tiers import MemoryTier, in_memory_tiers
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
-from simulation.fleet import Crew, FaultyDesk, LeavingNoop
+from simulation.fleet import Crew, FaultySideTables, LeavingNoop
 
 
 class Killed(BaseException):
     """The process is gone; nothing of it runs any more."""
 
 
-class Handle:
-    """One process's view of the shared log. Its appends may fail, in every way that a store can fail."""
+class ProcessStore:
+    """One process's view of the shared store: its side tables may fail."""
 
-    def __init__(self, world: World, log: MemoryLog, process: Process) -> None:
+    def __init__(self, world: World, check_connection: Callable[[], None]) -> None:
+        self._store = world.store
+        tables = world.store.side_tables
+        self.side_tables = FaultySideTables(world, tables, check_connection) if world.has_workers else tables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class ProcessLeases:
+    """One process's view of the leases: renewals fail now and then, for longer than the lease lasts."""
+
+    def __init__(self, world: World, process: Process, check_connection: Callable[[], None]) -> None:
+        self._world = world
+        self._process = process
+        self._check_connection = check_connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.log.leases, name)
+
+    async def renew(self, lease: Any) -> Any:
+        if self._world.dice.random() < self._world.faults * 0.2:
+            self._process.cut_off_until = self._world.clock.monotonic() + self._world.dice.uniform(1, 15)
+        self._check_connection()
+        return await self._world.log.leases.renew(lease)
+
+
+class ProcessLog:
+    """One process's view of the shared log. Its appends fail in every way that a store can fail."""
+
+    def __init__(self, world: World, log: rw.RunLog, process: Process) -> None:
         self._world = world
         self._log = log
         self._process = process
-        self.side_tables = FaultyDesk(world, log.side_tables, self._reach) if world.has_workers else log.side_tables
+        self.store = ProcessStore(world, self._check_connection)
+        self.leases = ProcessLeases(world, process, self._check_connection)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    async def renew_lease(self, lease: Any) -> Any:
-        """Now and then a process is cut off from the store, for longer than its lease."""
-        if self._world.dice.random() < self._world.faults * 0.2:
-            self._process.cut_off_until = self._world.clock.monotonic() + self._world.dice.uniform(1, 15)
-        self._reach()
-        return await self._log.renew_lease(lease)
-
-    def _reach(self) -> None:
+    def _check_connection(self) -> None:
         if self._world.clock.monotonic() < self._process.cut_off_until:
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Cut off.", outcome="withdrawn")
 
@@ -65,7 +89,7 @@ class Handle:
     async def _faulty(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         dice = self._world.dice
         await asyncio.sleep(dice.choice((0, 0, 0.001, 0.01)))
-        self._reach()
+        self._check_connection()
         roll = dice.random()
         faults = self._world.faults
         if roll < faults * 0.25:
@@ -82,13 +106,13 @@ class Handle:
         return result
 
 
-class TableOnly:
-    """The log as workers know it."""
+class WorkerStore:
+    """The store as workers use it: side tables that may fail."""
 
     def __init__(self, world: World) -> None:
-        self.side_tables = FaultyDesk(world, world.log.side_tables)
-        self.store_time = world.log.store_time
-        self.notify = world.log.notify
+        self.side_tables = FaultySideTables(world, world.store.side_tables)
+        self.time = world.store.time
+        self.notify = world.store.notify
 
 
 class SimulatedExecution:
@@ -167,7 +191,7 @@ class Process:
     def __init__(self, world: World, name: str, *, recover: bool = True) -> None:
         self.world = world
         self.executor = world.executor(world)
-        handle: Any = Handle(world, world.log, self)
+        handle: Any = ProcessLog(world, world.log, self)
         workers = "all" if world.has_workers else "none"
         settings = EngineSettings(recover=recover, park_after=world.park_after, workers=workers)
         nothing: Any = _NoOutput()
@@ -230,7 +254,8 @@ class World:
         """What an attempt comes to, where that is not left to chance."""
         self.deaths = 0
         self.problems: list[str] = []
-        self.log: MemoryLog
+        self.log: rw.RunLog
+        self.store: MemoryStore
         self.clock: VirtualClock
         self._names = 0
 
@@ -250,11 +275,12 @@ class World:
 
     async def _main(self, loop: VirtualLoop, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
         self.clock = VirtualClock(loop)
-        self.log = MemoryLog(clock=self.clock, ids=SeededIds(random.Random(self.seed + 1)))
+        self.store = MemoryStore(clock=self.clock)
+        self.log = rw.RunLog(self.store, ids=SeededIds(random.Random(self.seed + 1)))
         async with self.log:
             if not self.has_workers:
                 return await work(self)
-            table: Any = TableOnly(self)
+            table: Any = WorkerStore(self)
             self.crew = Crew(self, table)
             crew = asyncio.create_task(self.crew.work())
             try:
@@ -268,7 +294,7 @@ class World:
 
     def _began_task(self, run_id: str, path: str, attempt: int, *, by_worker: bool) -> None:
         """A task of a playbook begins to work: the same of it as of a step."""
-        events = [e for e in self.log._runs[run_id].events if e.step_id == path]
+        events = [e for e in self.store._runs[run_id].events if e.step_id == path]
         mine = {e.event_type for e in events if e.logical_attempt_id == attempt}
         if not mine & {"TaskStarted", "TaskAttemptStarted"}:
             self.problems.append(f"{path} attempt {attempt} works before its start is durable")
@@ -280,7 +306,7 @@ class World:
         if "/" in path:
             self._began_task(run_id, path, attempt, by_worker=by_worker)
             return
-        run = self.log._runs[run_id]
+        run = self.store._runs[run_id]
         ends = ("StepCompleted", "StepFailed", "LoopIterationDone", "LoopIterationFailed")
         starts = ("StepStarted", "LoopIterationStarted")
         mine = [e.event_type for e in run.events if e.step_id == path and e.logical_attempt_id == attempt]

@@ -39,7 +39,7 @@ async def nothing_left(there: Office) -> None:
     """The table is cleared a moment after the log says that the run has ended."""
 
     async def cleared() -> bool:
-        return await there.service.log.side_tables.read("task_counts") == []
+        return await there.service.log.store.side_tables.read("task_counts") == []
 
     await until(cleared)
 

@@ -19,12 +19,12 @@ PUBLIC = {
 }  # fmt: skip
 
 LOG_METHODS = {
-    "acquire_lease", "alerts", "append", "claim_due", "claim_run", "close", "create_run", "events", "find_engine_run",
-    "find_run", "follow", "hash_at", "heads", "health", "ingest", "list_runs", "open", "raise_alerts", "read",
-    "read_all", "rebuild", "redact", "release_lease", "release_run", "renew_lease", "resolve", "snapshot", "tail",
-    "verify", "wait_for_events", "end_cursor", "find_event", "store_plan", "plan", "runs_signalled_since", "write_budget", "append_prepared", "owners",
-    "counts", "side_tables", "find_by_id", "search", "select", "find_by_prefix", "subscribe", "notify", "store_time", "append_independent",
+    "alerts", "append", "append_independent", "append_prepared", "close", "create_run", "end_cursor", "events",
+    "find_by_id", "find_by_prefix", "find_engine_run", "find_event", "find_run", "follow", "hash_at", "heads", "health",
+    "ingest", "list_runs", "open", "owners", "plan", "raise_alerts", "read", "read_all", "rebuild", "redact", "resolve",
+    "runs_signalled_since", "search", "select", "snapshot", "store_plan", "tail", "verify", "wait_for_events",
 }  # fmt: skip
+LEASE_METHODS = {"acquire", "claim_due", "claim_run", "owners", "release", "release_run", "renew"}
 
 
 def test_the_public_names_are_these() -> None:
@@ -36,6 +36,8 @@ def test_the_public_names_are_these() -> None:
 
 def test_the_logs_methods_are_these() -> None:
     assert {name for name in dir(rw.RunLog) if not name.startswith("_")} == LOG_METHODS
+    leases = rw.open_log("memory://").leases
+    assert {name for name in dir(leases) if not name.startswith("_")} == LEASE_METHODS
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:

@@ -104,4 +104,4 @@ async def _postgres(table: Mapping[str, Any]) -> Tier:
 
     stack = AsyncExitStack()
     log = await stack.enter_async_context(open_log(table["url"]))
-    return PostgresTier(log.side_tables, stack.aclose)
+    return PostgresTier(log.store.side_tables, stack.aclose)

@@ -6,7 +6,7 @@ remains the bytes that the producer sent.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -66,6 +66,17 @@ class RunEventRecord(RunEventWrite, frozen=True, kw_only=True):
     redacted: bool = False  # the payload was erased; its digest remains in the hash chain
 
 
+class RunContext(NamedTuple):
+    """The constants of a run, as a tuple that can be compared and stored."""
+
+    run_id: str
+    tenant_id: str
+    project_id: str
+    environment_id: str
+    plan_id: str
+    plan_version: str
+
+
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The constants of a run. Every event of the run repeats them; the stores store them once."""
 
@@ -77,10 +88,9 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     plan_version: str
 
     @property
-    def context(self) -> tuple[str, str, str, str, str, str]:
-        """The constants, in the order of the fields."""
+    def context(self) -> RunContext:
         plan = (self.plan_id, self.plan_version)
-        return (self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
+        return RunContext(self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
 
 
 class FoldableEvent(Protocol):

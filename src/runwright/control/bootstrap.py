@@ -72,7 +72,7 @@ def is_shared(store: str) -> bool:
 def step_logs_of(log: RunLog, store: str) -> StepLogs | StepLogTable:
     """Step output: in the store if machines share it, else in files next to it."""
     if is_shared(store):
-        return StepLogTable(log.side_tables)
+        return StepLogTable(log.store.side_tables)
     return StepLogs(state_folder(store) / "logs")
 
 
@@ -92,15 +92,18 @@ async def engine_on(
 ) -> AsyncGenerator[Operations]:
     """Operations on an open log, with an engine."""
     settings = settings or EngineSettings()
+    store = log.store
     folder, tools, step_logs = state_folder(url), tools_here(), step_logs_of(log, url)
-    side_tables = (lambda: log.side_tables) if is_shared(url) else None
+    side_tables = (lambda: store.side_tables) if is_shared(url) else None
     tiers = result_tiers(settings_table("results"), folder, log.clock.now, side_tables)
+    files = FileStore(folder / "results")
+    values = LogValueBackend(store) if isinstance(store, SupportsValues) else FileValueBackend(files)
     services = RunServices(
         log,
         MockExecutor() if runtime == "mock" else Executor(asyncio.get_running_loop()),
         tools,
         PlanStore(log, queues_of(settings.workers, tools), tiers.default_store),
-        LogValueBackend(log) if isinstance(log, SupportsValues) else FileValueBackend(FileStore(folder / "results")),
+        values,
         step_logs,
         settings,
         secrets=create_provider(settings_table("secrets")),

@@ -109,7 +109,7 @@ class RunStarter:
         version = plan.metadata.plan_version or sha256
         if request.request_id is not None:
             key = (*msgspec.structs.astuple(scope), plan.plan_id, version, request.request_id)
-            run_id = await run_of_request(self._log.side_tables, key, run_id)
+            run_id = await run_of_request(self._log.store.side_tables, key, run_id)
         return RunIdentity(
             run_id=run_id or self._log.ids.run_id(),
             tenant_id=scope.tenant_id,

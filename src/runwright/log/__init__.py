@@ -2,6 +2,7 @@
 
 model.py, protocols.py    data types; LogReader, the part of the log that RemoteLog implements as well
 run_log.py                RunLog: append, read, tail and search events; list and find runs
+lease_service.py          LeaseService: process leases and ownership of runs
 append/                   append authority: validates, numbers and chains events
 store.py                  Store: the abstract base of the backends
 memory.py, sqlite/, postgres/   the backends; all pass tests/conformance

@@ -11,6 +11,7 @@ from runwright.contract.envelope import MAX_PAYLOAD_BYTES
 from runwright.contract.errors import ErrorCode, RunwrightError
 
 from .run_log import RunLog
+from .store import Store
 
 DEFAULT_STORE = "sqlite:///.runwright/runs.db"
 
@@ -28,26 +29,32 @@ def open_log(
     `sqlite:///runs.db` (relative), `sqlite:////var/lib/runs.db` (absolute), `postgresql://...`, `memory://`.
     `write_budget` is the time in seconds after which an append raises STORE_WRITE_BUDGET_EXCEEDED.
     """
-    options: dict[str, Any] = {"clock": clock, "ids": ids, "write_budget": write_budget, "payload_limit": payload_limit}
+    store = open_store(url, clock=clock, write_budget=write_budget)
+    return RunLog(store, ids=ids, payload_limit=payload_limit)
+
+
+def open_store(url: str, *, clock: Clock | None = None, write_budget: float = 3.0) -> Store:
+    """Return the backend for a URL, not yet opened."""
+    options: dict[str, Any] = {"clock": clock, "write_budget": write_budget}
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "memory":
-        from .memory import MemoryLog
+        from .memory import MemoryStore
 
-        return MemoryLog(**options)
+        return MemoryStore(**options)
     if separator and scheme == "sqlite":
-        from runwright.log.sqlite.store import SqliteLog
+        from runwright.log.sqlite.store import SqliteStore
 
         if not rest.startswith("/") or len(rest) < 2 or rest == "/:memory:":
             raise _bad_url(url)
-        return SqliteLog(Path(rest[1:]), **options)
+        return SqliteStore(Path(rest[1:]), **options)
     if separator and scheme in ("postgresql", "postgres"):
         try:
-            from runwright.log.postgres.store import PostgresLog
+            from runwright.log.postgres.store import PostgresStore
         except ImportError:
             raise RunwrightError(
                 ErrorCode.STORE_URL_INVALID, "Postgres support is not installed: pip install 'runwright[postgres]'."
             ) from None
-        return PostgresLog(url, **options)
+        return PostgresStore(url, **options)
     raise _bad_url(url)
 
 

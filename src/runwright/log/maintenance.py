@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import RunSummary
-from runwright.core.fold.state import RunState
 from runwright.core.integrity.verify import Finding, RunVerifier
 
 from .model import RebuildReport, RunRow
@@ -18,20 +16,16 @@ from .store import Store
 PAGE = 1000
 
 
-class Maintenance(Store):
-    """Maintenance operations on top of a store."""
+class Maintenance:
+    """Maintenance operations on a store."""
 
-    @abstractmethod
-    async def find_run(self, run_id: str) -> RunRow:
-        """Return a run by its id; raises RUN_NOT_FOUND."""
-
-    @abstractmethod
-    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState: ...
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def verify(self, run_id: str | None = None) -> AsyncIterator[Finding]:
         """Report every difference from the appended events, in one run or in all runs."""
         if run_id is not None:
-            async for finding in self._verify_run(await self.find_run(run_id)):
+            async for finding in self._verify_run(await self._store.get_run(run_id)):
                 yield finding
             return
         async for name, row in self._iterate_runs():
@@ -40,27 +34,27 @@ class Maintenance(Store):
                 continue
             async for finding in self._verify_run(row):
                 yield finding
-        for run_key in await self._find_orphaned_runs():
+        for run_key in await self._store.find_orphaned_runs():
             yield Finding(f"#{run_key}", "MISSING", "the row of the run was deleted, but it has events")
 
     async def _verify_run(self, row: RunRow) -> AsyncIterator[Finding]:
         verifier = RunVerifier(row.identity, row.enforcement)
         after = -(2**62)  # Includes events inserted before the first one.
         while True:
-            rows = await self._read_events(row.run_key, after, PAGE)
+            rows = await self._store.read_events(row.run_key, after, PAGE)
             for event in rows:
                 after = event.run_seq
                 for finding in verifier.check(event):
                     yield finding
             if rows:
                 continue
-            now = await self._find_run(row.identity.run_id)  # The run may have grown while it was read.
-            if now is None or now.last_seq <= verifier.seq or not await self._read_events(row.run_key, after, 1):
+            now = await self._store.find_run(row.identity.run_id)  # The run may have grown while it was read.
+            if now is None or now.last_seq <= verifier.seq or not await self._store.read_events(row.run_key, after, 1):
                 break
         end = now or row
         for finding in verifier.finish(end.last_seq, end.head, end.created_at, end.persisted_at):
             yield finding
-        for run_seq in await self._find_misplaced_events(row.run_key):
+        for run_seq in await self._store.find_misplaced_events(row.run_key):
             yield Finding(row.identity.run_id, "CHANGED", "the event was moved to another position in the log", run_seq)
 
     async def heads(self) -> AsyncIterator[tuple[str, int, bytes]]:
@@ -72,8 +66,8 @@ class Maintenance(Store):
 
     async def hash_at(self, run_id: str, seq: int) -> bytes | None:
         """Return the stored hash of one event; None if there is no such run or event."""
-        row = await self._find_run(run_id)
-        rows = [] if row is None else await self._read_events(row.run_key, seq - 1, 1)
+        row = await self._store.find_run(run_id)
+        rows = [] if row is None else await self._store.read_events(row.run_key, seq - 1, 1)
         return rows[0].hash if rows and rows[0].run_seq == seq else None
 
     async def rebuild(self, *, check: bool = False) -> RebuildReport:
@@ -86,7 +80,7 @@ class Maintenance(Store):
                 different.append(name)  # Not repairable: the identity of the run is unknown.
                 continue
             with detect_corruption(f"Run {row.identity.run_id!r}"):
-                summary = (await self._fold(row, row.last_seq, None)).summary
+                summary = (await self._store.fold(row, row.last_seq, None)).summary
             if not summary_differs(row, summary):
                 continue
             different.append(row.identity.run_id)
@@ -95,33 +89,30 @@ class Maintenance(Store):
         return RebuildReport(count, different)
 
     async def redact(self, run_id: str, run_seq: int) -> None:
-        """Erase an event's payload permanently. Its digest stays, so the chain is valid and verify reports REDACTED.
-
-        Refused while the run's state depends on that payload (a run that waits for the approval it requests).
-        """
-        row = await self.find_run(run_id)
-        rows = await self._read_events(row.run_key, run_seq - 1, 1)
+        """Erase an event's payload; see `RunLog.redact`."""
+        row = await self._store.get_run(run_id)
+        rows = await self._store.read_events(row.run_key, run_seq - 1, 1)
         if not rows or rows[0].run_seq != run_seq:
             raise RunwrightError(
                 ErrorCode.INVALID_ARGUMENT, f"Event {run_seq} not found: the run has events 1 to {row.last_seq}."
             )
         if rows[0].raw_payload is None and rows[0].payload_digest is None:
             raise RunwrightError(ErrorCode.INVALID_ARGUMENT, f"Event {run_seq} has no payload to erase.")
-        await self._erase_payload(row, run_seq)
+        await self._store.erase_payload(row, run_seq)
 
     async def _store_summary(self, row: RunRow, summary: RunSummary) -> None:
         """Store a run's summary; if the run has grown since it was folded, fold it again."""
-        while not await self._save_summary(row, summary):
-            row = await self.find_run(row.identity.run_id)
-            summary = (await self._fold(row, row.last_seq, None)).summary
+        while not await self._store.save_summary(row, summary):
+            row = await self._store.get_run(row.identity.run_id)
+            summary = (await self._store.fold(row, row.last_seq, None)).summary
 
     async def _iterate_runs(self) -> AsyncIterator[tuple[str, RunRow | None]]:
         """Yield every run id and row, newest first; the row is None if it is corrupt."""
         before = 2**62
-        while names := await self._list_run_ids(before, PAGE):
+        while names := await self._store.list_run_ids(before, PAGE):
             for _, name in names:
                 try:
-                    yield name, await self._find_run(name)
+                    yield name, await self._store.find_run(name)
                 except RunwrightError as error:
                     if error.code != ErrorCode.STORE_CORRUPT:
                         raise

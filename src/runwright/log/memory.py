@@ -26,12 +26,10 @@ from runwright.log.sqlite.connection import Cursor, cursor_of
 
 from .leases import is_live, lease_lost, live_owners, run_owned, stale_fence
 from .model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
-from .notifier import Notifier
 from .replay import erase_payload, fold_rows
-from .run_log import RunLog
 from .side_tables import SideTables
 from .sql_files import load_migrations
-from .store import TailEvent
+from .store import Store, TailEvent
 
 
 class _StoredRun:
@@ -44,12 +42,13 @@ class _StoredRun:
         self.late_ids: set[bytes] = set()
 
 
-class MemoryLog(RunLog):
-    """The log in memory."""
+class MemoryStore(Store):
+    """The store in memory: lost when the process ends."""
+
+    is_shared = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._notifier = Notifier(self.clock, None)  # No other process can write here.
         self._runs: dict[str, _StoredRun] = {}
         self._by_key: list[_StoredRun] = []
         self._order: list[tuple[_StoredRun, StoredEvent]] = []
@@ -65,13 +64,13 @@ class MemoryLog(RunLog):
 
     async def close(self) -> None:
         self._is_open = False
-        self._append_queue.close()
-        await self._notifier.close()
+        self.append_queue.close()
+        await self.notifier.close()
 
-    async def _changed_elsewhere(self) -> bool:
+    async def changed_elsewhere(self) -> bool:
         return False
 
-    def _enqueue(self, request: AppendRequest) -> None:
+    def enqueue(self, request: AppendRequest) -> None:
         if not self._is_open:
             raise RunwrightError(ErrorCode.STORE_CLOSED, "The log is closed. Open it again.")
         if not request.start():
@@ -99,7 +98,7 @@ class MemoryLog(RunLog):
         for alert in batch.alerts:
             self._store_alert(alert)
         request.resolve()
-        self._notifier.notify()
+        self.notifier.notify()
 
     def _load_aggregate(self, run: _StoredRun) -> RunAggregate:
         row = run.row
@@ -145,26 +144,26 @@ class MemoryLog(RunLog):
 
     # Reading
 
-    async def _list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
+    async def list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
         runs = reversed(self._by_key[: before - 1])
         return [(run.row.run_key, run.row.identity.run_id) for run in runs][:limit]
 
-    async def _find_run(self, run_id: str) -> RunRow | None:
+    async def find_run(self, run_id: str) -> RunRow | None:
         run = self._runs.get(run_id)
         return None if run is None else msgspec.structs.replace(run.row)
 
-    async def _find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+    async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
         rows = [run.row for run_id, run in self._runs.items() if run_id.startswith(prefix)]
         return [row for row in rows if tenant_id in (None, row.identity.tenant_id)][:limit]
 
-    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         wanted = (provider, workflow_id, provider_run_id)
         for run in reversed(self._by_key):
             if (run.row.provider, run.row.workflow_id, run.row.provider_run_id) == wanted:
                 return run.row
         return None
 
-    async def _list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+    async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         found: list[RunRow] = []
         for run in reversed(self._by_key[: None if before is None else before - 1]):
             if len(found) == limit:
@@ -173,54 +172,54 @@ class MemoryLog(RunLog):
                 found.append(msgspec.structs.replace(run.row))
         return found
 
-    async def _read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+    async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         events = self._by_key[run_key - 1].events
         start = bisect_right(events, after, key=lambda event: event.run_seq)
         return events[start : None if limit is None else start + limit]
 
-    async def _select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
-        rows = await self._read_events(run_key, after, None)
+    async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+        rows = await self.read_events(run_key, after, None)
         return [event for event in rows if _is_wanted(event, wanted)][:limit]
 
-    async def _find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
+    async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
         own = uuid4_bytes(event_id)
         for event in self._by_key[run_key - 1].events:
             if event.event_id == own if own is not None else event.foreign_event_id == event_id:
                 return event.run_seq
         return None
 
-    async def _find_times_at(self, positions: list[int]) -> list[int | None]:
+    async def find_times_at(self, positions: list[int]) -> list[int | None]:
         index = max(positions[0] - 1, 0)
         return [self._order[index][1].persisted_at if index < len(self._order) else None]
 
-    async def _read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
+    async def read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
         start = positions[0]
         found: Iterable[Any] = enumerate(self._order[start:], start + 1)
         if types is not None:
             found = (entry for entry in found if entry[1][1].event_type in types)
         return [TailEvent(run.row.identity, event, 0, pos) for pos, (run, event) in islice(found, limit)]
 
-    async def _find_misplaced_events(self, run_key: int) -> list[int]:
+    async def find_misplaced_events(self, run_key: int) -> list[int]:
         del run_key
         return []
 
-    async def _find_orphaned_runs(self) -> list[int]:
+    async def find_orphaned_runs(self) -> list[int]:
         return []
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+    async def save_summary(self, row: RunRow, summary: RunSummary) -> bool:
         _write_summary(self._runs[row.identity.run_id].row, summary)
         return True
 
-    async def _erase_payload(self, row: RunRow, run_seq: int) -> None:
+    async def erase_payload(self, row: RunRow, run_seq: int) -> None:
         run = self._runs[row.identity.run_id]
         events = [copy.copy(event) for event in run.events]
         state = erase_payload(events, run_seq)
         erased = events[run_seq - 1]
         stored = run.events[run_seq - 1]
         stored.payload_digest, stored.raw_payload = erased.payload_digest, None
-        await self._save_summary(row, state.summary)
+        await self.save_summary(row, state.summary)
 
-    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+    async def alerts(self, run_id: str | None, tenant_id: str | None) -> list[Alert]:
         found = [alert for alert in self._alerts.values() if run_id in (None, alert.run_id)]
         return [alert for alert in found if tenant_id is None or self._tenant_of(alert.run_id) == tenant_id]
 
@@ -241,7 +240,7 @@ class MemoryLog(RunLog):
     def _is_live(self, owner: str, epoch: int) -> bool:
         return is_live(self._leases.get(owner), epoch, self.clock.now())
 
-    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+    async def acquire_lease(self, owner: str, ttl: float, holder: Holder | None) -> Lease:
         earlier = self._leases.get(owner)
         epoch = 1 if earlier is None else earlier.epoch + 1
         return self._set_lease(Lease(owner, epoch, 0, ttl), holder)
@@ -269,7 +268,7 @@ class MemoryLog(RunLog):
         self._check_lease(lease)
         run = self._runs.get(run_id)
         if run is None:
-            await self.find_run(run_id)
+            await self.get_run(run_id)
             raise AssertionError
         row, claimant = run.row, (lease.owner, lease.epoch)
         if (
@@ -287,15 +286,15 @@ class MemoryLog(RunLog):
         if row is None or row.epoch != lease.epoch or row.expires_at <= self.clock.now():
             raise lease_lost()
 
-    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
-        await self.find_run(run_id)
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None) -> None:
+        await self.get_run(run_id)
         row = self._runs[run_id].row
         if (row.owner, row.epoch) != (fence.owner, fence.epoch):
             raise stale_fence()
         row.owner = row.epoch = None
         row.wake_at = wake_at
 
-    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+    async def claim_due(self, lease: Lease, limit: int) -> list[str]:
         self._check_lease(lease)
         now, claimed = self.clock.now(), list[str]()
         for run in self._by_key:
@@ -313,29 +312,29 @@ class MemoryLog(RunLog):
 
     # For drivers
 
-    async def _end_positions(self) -> list[int]:
+    async def end_positions(self) -> list[int]:
         return [len(self._order)]
 
-    async def _find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
+    async def find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
         found = self._order[positions[0] :]
         runs = [run.row.identity.run_id for run, event in found if event.event_type == "SignalAccepted"]
         return runs, [positions[0] + len(found)]
 
-    async def _find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
+    async def find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
         del entity
         found = self._by_key[run_key - 1].by_key.get(key)
         return None if found is None else found.run_seq
 
-    async def _store_plan(self, name: str, body: bytes) -> None:
+    async def store_plan(self, name: str, body: bytes) -> None:
         self._plans.setdefault(name, body)
 
-    async def _load_plan(self, name: str) -> bytes | None:
+    async def load_plan(self, name: str) -> bytes | None:
         return self._plans.get(name)
 
     async def store_value(self, name: str, body: bytes) -> None:
         self._values.setdefault(name, body)
 
-    async def value(self, name: str) -> bytes | None:
+    async def load_value(self, name: str) -> bytes | None:
         return self._values.get(name)
 
     @property

@@ -1,33 +1,33 @@
-"""RunLog: the public interface of the log. The backends implement `Store`."""
+"""RunLog: the public interface of the log, on any `Store`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
-from runwright.contract.clock import Clock, Ids
+from runwright.contract.clock import Ids
 from runwright.contract.envelope import MAX_PAYLOAD_BYTES, check_identity, decode_event
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.keys import key_bytes
 from runwright.contract.plan import content_hash
 from runwright.contract.refs import DEFAULT_TENANT, tenant_scoped_name
-from runwright.contract.snapshot import RunSnapshot
+from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement
-from runwright.core.fold.state import RunState, freeze
+from runwright.core.fold.state import freeze
 from runwright.core.integrity.chain import StoredEvent
-from runwright.log.append.authority import NOT_ATTEMPTED, AppendCounters, Fence, RunAppend
+from runwright.core.integrity.verify import Finding
+from runwright.log.append.authority import NOT_ATTEMPTED, Fence, RunAppend
 from runwright.log.append.prepare import PreparedEvent, prepare, record, run_id_in
-from runwright.log.append.queue import AppendQueue
 
+from .lease_service import LeaseService
 from .maintenance import Maintenance
-from .model import AppendResult, EventFilter, RunFilter, RunPage, RunRow, TailPage
-from .notifier import Notifier
-from .replay import fold_rows
+from .model import AppendResult, EventFilter, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .row_mapping import detect_corruption
-from .system_clock import SystemClock, SystemIds
+from .store import Store
+from .system_clock import SystemIds
 from .validation import check_number, expected_seq_for, is_valid_name, not_found, parse_time
 
 PAGE = 1000
@@ -44,30 +44,23 @@ class AppendRefused(RunwrightError):
         self.results = results
 
 
-class RunLog(Maintenance):
+class RunLog:
     """The log of all runs: append, read, tail, search and verify events."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock | None = None,
-        ids: Ids | None = None,
-        write_budget: float = 3.0,
-        payload_limit: int = MAX_PAYLOAD_BYTES,
-    ) -> None:
-        self.clock: Clock = clock or SystemClock()
+    def __init__(self, store: Store, *, ids: Ids | None = None, payload_limit: int = MAX_PAYLOAD_BYTES) -> None:
+        self.store = store
+        self.clock = store.clock
         self.ids: Ids = ids or SystemIds()
-        self.counters = AppendCounters()
-        self._listeners = []
+        self.leases = LeaseService(store)
+        self._maintenance = Maintenance(store)
         self._payload_limit = payload_limit
         self._run_keys: dict[str, tuple[int, RunIdentity]] = {}
-        self._append_queue = AppendQueue(write_budget, self.clock.monotonic)
-        self._notifier = Notifier(self.clock, self._changed_elsewhere)
 
-    @property
-    def write_budget(self) -> float:
-        """Time in seconds after which an append raises STORE_WRITE_BUDGET_EXCEEDED."""
-        return self._append_queue.budget
+    async def open(self) -> None:
+        await self.store.open()
+
+    async def close(self) -> None:
+        await self.store.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -75,6 +68,10 @@ class RunLog(Maintenance):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def health(self) -> dict[str, Any]:
+        """Return facts about the store for `doctor`."""
+        return await self.store.health()
 
     # Writing
 
@@ -92,7 +89,7 @@ class RunLog(Maintenance):
             event if isinstance(event, PreparedEvent) else prepare(event, self._payload_limit) for event in first_events
         ]
         append = RunAppend(run.run_id, prepared, fence=fence, create=(run.context, Enforcement(enforcement)))
-        await self._append_queue.submit([append], self._enqueue)
+        await self._submit([append])
         return _receipts_or_raise(append.results)
 
     async def append(
@@ -113,9 +110,9 @@ class RunLog(Maintenance):
             if isinstance(prepared, Refusal):
                 raise AppendRefused(prepared, [prepared])
             append = RunAppend(
-                prepared.run[0], (prepared,), True, expected_seq_for(expected_seq, prepared.run[0]), fence
+                prepared.run.run_id, (prepared,), True, expected_seq_for(expected_seq, prepared.run.run_id), fence
             )
-            await self._append_queue.submit((append,), self._enqueue)
+            await self._submit((append,))
             return _receipts_or_raise(append.results)
         if isinstance(expected_seq, int) and len({event.run_id for event in events}) > 1:
             raise RunwrightError(
@@ -129,16 +126,16 @@ class RunLog(Maintenance):
         self, events: Sequence[PreparedEvent], *, expected_seq: int | None = None, fence: Fence | None = None
     ) -> list[Receipt]:
         """Append events prepared by our own engine, all of one run; otherwise like `append`."""
-        append = RunAppend(events[0].run[0], events, True, expected_seq, fence)
-        await self._append_queue.submit((append,), self._enqueue)
+        append = RunAppend(events[0].run.run_id, events, True, expected_seq, fence)
+        await self._submit((append,))
         return _receipts_or_raise(append.results)
 
     async def append_independent(self, lines: Sequence[bytes]) -> list[AppendResult]:
         """Append independent events, given as JSON; return a receipt or a refusal for each."""
         prepared = [self._validate(line, _NO_RUNS)[1] for line in lines]
-        appends = [RunAppend(each.run[0], (each,)) for each in prepared if not isinstance(each, Refusal)]
+        appends = [RunAppend(each.run.run_id, (each,)) for each in prepared if not isinstance(each, Refusal)]
         if appends:
-            await self._append_queue.submit(appends, self._enqueue)
+            await self._submit(appends)
         submitted = iter(appends)
         return [each if isinstance(each, Refusal) else next(submitted).results[0] for each in prepared]
 
@@ -176,8 +173,8 @@ class RunLog(Maintenance):
         for place, item in enumerate(events):
             run_id, outcome = self._validate(item, blocked)
             if isinstance(outcome, PreparedEvent):
-                places.setdefault(outcome.run[0], []).append(place)
-                accepted.setdefault(outcome.run[0], []).append(outcome)
+                places.setdefault(outcome.run.run_id, []).append(place)
+                accepted.setdefault(outcome.run.run_id, []).append(outcome)
                 continue
             results[place] = outcome
             if run_id is not None:
@@ -191,7 +188,7 @@ class RunLog(Maintenance):
             for run_id, prepared in accepted.items()
         ]
         if appends:
-            await self._append_queue.submit(appends, self._enqueue)
+            await self._submit(appends)
         for append in appends:
             for place, result in zip(places[append.run_id], append.results, strict=True):
                 results[place] = result
@@ -200,6 +197,9 @@ class RunLog(Maintenance):
                 if not atomic and append.run_id in refused_at:
                     results[refused_at[append.run_id]] = NOT_ATTEMPTED  # The store refused an earlier event.
         return [NOT_ATTEMPTED if result is None else result for result in results]
+
+    async def _submit(self, appends: Sequence[RunAppend]) -> None:
+        await self.store.append_queue.submit(appends, self.store.enqueue)
 
     def _validate(self, item: RunEventWrite | bytes, blocked: set[str]) -> tuple[str | None, PreparedEvent | Refusal]:
         """Validate one event of a stream; return its run id, and the prepared event or a refusal."""
@@ -218,7 +218,7 @@ class RunLog(Maintenance):
                 return None, NOT_ATTEMPTED
             return run_id, prepare(event, self._payload_limit)
         except RunwrightError as error:
-            self.counters.refused += 1
+            self.store.counters.refused += 1
             if run_id is None and isinstance(item, bytes):
                 run_id = run_id_in(item)
             return run_id, Refusal("refused", error.code, error.detail, error.facts)
@@ -231,13 +231,13 @@ class RunLog(Maintenance):
         if limit is not None:
             check_number("limit", limit, 1)
         run_key, run = await self._identity_of(run_id)
-        return _records(run, await self._read_events(run_key, after, limit))
+        return _records(run, await self.store.read_events(run_key, after, limit))
 
     async def events(self, run_id: str, after: int = 0) -> AsyncIterator[RunEventRecord]:
         """Yield all current events of a run, read in pages."""
         check_number("after", after, 0)
         run_key, run = await self._identity_of(run_id)
-        while rows := await self._read_events(run_key, after, PAGE):
+        while rows := await self.store.read_events(run_key, after, PAGE):
             for item in _records(run, rows):
                 yield item
             after = rows[-1].run_seq
@@ -247,13 +247,13 @@ class RunLog(Maintenance):
         check_number("after", after, 0)
         run_key, run = await self._identity_of(run_id)
         while True:
-            seen = self._notifier.count
-            rows = await self._read_events(run_key, after, PAGE)
+            seen = self.store.notifier.count
+            rows = await self.store.read_events(run_key, after, PAGE)
             for item in _records(run, rows):
                 yield item
                 after = item.run_seq
             if not rows:
-                await self._notifier.wait(seen, 5.0)
+                await self.store.notifier.wait(seen, 5.0)
 
     async def read_all(
         self, after: str | None = None, limit: int = PAGE, *, types: Sequence[str] | None = None
@@ -264,7 +264,7 @@ class RunLog(Maintenance):
         """
         check_number("limit", limit, 1)
         positions = self._parse_cursor(after)
-        found = await self._read_tail(positions, limit, types)
+        found = await self.store.read_tail(positions, limit, types)
         with detect_corruption("The log"):
             records = [record(tail_event.run, tail_event.event) for tail_event in found]
         places = [(tail_event.shard, tail_event.position) for tail_event in found]
@@ -275,21 +275,21 @@ class RunLog(Maintenance):
     async def tail(self, after: str | None = None) -> AsyncIterator[TailPage]:
         """Yield the events of all runs, including future ones, in pages. Store a page's cursor once it is processed."""
         while True:
-            seen = self._notifier.count
+            seen = self.store.notifier.count
             page = await self.read_all(after)
             after = page.cursor
             if page.records:
                 yield page
             else:
-                await self._notifier.wait(seen, 5.0)
+                await self.store.notifier.wait(seen, 5.0)
 
     async def end_cursor(self) -> str:
         """Return the cursor of the current end of the log: later events come after it."""
-        return ".".join(map(str, await self._end_positions()))
+        return ".".join(map(str, await self.store.end_positions()))
 
     async def runs_signalled_since(self, after: str) -> tuple[list[str], str]:
         """Return the runs for which signals were accepted since the cursor, and the next cursor."""
-        run_ids, positions = await self._find_signalled_runs(self._parse_cursor(after))
+        run_ids, positions = await self.store.find_signalled_runs(self._parse_cursor(after))
         return run_ids, ".".join(map(str, positions))
 
     async def find_event(
@@ -298,21 +298,21 @@ class RunLog(Maintenance):
         """Return one event by type, entity and attempt; None if the run has no such event."""
         run_key, run = await self._identity_of(run_id)
         key = key_bytes(run_id, step_id, attempt, event_type, run.plan_id, run.plan_version)
-        seq = await self._find_seq_by_key(run_key, step_id or "", key)
-        return None if seq is None else _records(run, await self._read_events(run_key, seq - 1, 1))[0]
+        seq = await self.store.find_seq_by_key(run_key, step_id or "", key)
+        return None if seq is None else _records(run, await self.store.read_events(run_key, seq - 1, 1))[0]
 
     async def find_by_id(self, run_id: str, event_id: str) -> RunEventRecord | None:
         """Return one event by its id, or by the id of the system it was imported from."""
         run_key, run = await self._identity_of(run_id)
-        seq = await self._find_seq_by_id(run_key, event_id) if is_valid_name(event_id) else None
-        return None if seq is None else _records(run, await self._read_events(run_key, seq - 1, 1))[0]
+        seq = await self.store.find_seq_by_id(run_key, event_id) if is_valid_name(event_id) else None
+        return None if seq is None else _records(run, await self.store.read_events(run_key, seq - 1, 1))[0]
 
     async def select(self, run_id: str, wanted: EventFilter, after: int = 0, limit: int = PAGE) -> list[RunEventRecord]:
         """Return the events of a run that match the filter and have runSeq greater than `after`, in order."""
         check_number("after", after, 0)
         check_number("limit", limit, 1)
         run_key, run = await self._identity_of(run_id)
-        return _records(run, await self._select_events(run_key, after, limit, wanted))
+        return _records(run, await self.store.select_events(run_key, after, limit, wanted))
 
     async def search(
         self,
@@ -339,10 +339,10 @@ class RunLog(Maintenance):
     async def _cursor_at(self, time: int) -> str:
         """Return the cursor of the log at a time, minus the tolerated clock skew. Binary search in every shard."""
         time -= CLOCK_SKEW_MICROS
-        low, high = [0] * self._shards, [pos + 1 for pos in await self._end_positions()]
+        low, high = [0] * self.store.shards, [pos + 1 for pos in await self.store.end_positions()]
         while any(below < above for below, above in zip(low, high, strict=True)):
             middle = [(below + above) // 2 for below, above in zip(low, high, strict=True)]
-            for shard, persisted in enumerate(await self._find_times_at(middle)):
+            for shard, persisted in enumerate(await self.store.find_times_at(middle)):
                 if low[shard] < high[shard]:
                     if persisted is None or persisted >= time:
                         high[shard] = middle[shard]
@@ -352,11 +352,11 @@ class RunLog(Maintenance):
 
     async def store_plan(self, sha256: str, body: bytes, tenant_id: str = DEFAULT_TENANT) -> None:
         """Store the bytes of a tenant's plan under their content hash."""
-        await self._store_plan(tenant_scoped_name(tenant_id, sha256), body)
+        await self.store.store_plan(tenant_scoped_name(tenant_id, sha256), body)
 
     async def plan(self, sha256: str, tenant_id: str = DEFAULT_TENANT) -> bytes:
         """Return the bytes of a tenant's plan; raises if they do not match the hash."""
-        body = await self._load_plan(tenant_scoped_name(tenant_id, sha256))
+        body = await self.store.load_plan(tenant_scoped_name(tenant_id, sha256))
         if body is None:
             raise RunwrightError(ErrorCode.PLAN_NOT_FOUND, f"Plan {sha256} not found in this store.")
         if content_hash(body) != sha256:
@@ -368,13 +368,11 @@ class RunLog(Maintenance):
 
     async def wait_for_events(self, timeout: float | None = None) -> bool:
         """Wait until events were appended, by this process or another; False on timeout."""
-        return await self._notifier.wait(self._notifier.count, timeout)
+        return await self.store.notifier.wait(self.store.notifier.count, timeout)
 
     async def find_run(self, run_id: str) -> RunRow:
         """Return a run by its id; raises RUN_NOT_FOUND."""
-        row = await self._find_run(run_id) if is_valid_name(run_id) else None
-        if row is None:
-            raise not_found(run_id)
+        row = await self.store.get_run(run_id)
         if len(self._run_keys) >= MAX_CACHED_RUNS:
             self._run_keys.clear()
         self._run_keys[run_id] = (row.run_key, row.identity)
@@ -393,14 +391,14 @@ class RunLog(Maintenance):
         if not is_valid_name(name):
             raise not_found(name)
         if name == "@last":
-            newest = await self._list_runs(RunFilter(), None, 1)
+            newest = await self.store.list_runs(RunFilter(), None, 1)
             if not newest:
                 raise RunwrightError(ErrorCode.RUN_NOT_FOUND, "There are no runs yet.")
             return newest[0]
-        row = await self._find_run(name)
+        row = await self.store.find_run(name)
         if row is not None:
             return row
-        candidates = await self._find_runs_by_prefix(name, 2, None) if name else []
+        candidates = await self.store.find_runs_by_prefix(name, 2, None) if name else []
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
@@ -409,11 +407,11 @@ class RunLog(Maintenance):
 
     async def find_by_prefix(self, prefix: str, limit: int, *, tenant_id: str | None = None) -> list[RunRow]:
         """Return the runs whose id starts with a prefix, ordered by id."""
-        return await self._find_runs_by_prefix(prefix, limit, tenant_id) if is_valid_name(prefix) else []
+        return await self.store.find_runs_by_prefix(prefix, limit, tenant_id) if is_valid_name(prefix) else []
 
     async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
         """Return the run with these ids of an external engine; raises RUN_NOT_FOUND."""
-        row = await self._find_engine_run(provider, workflow_id, provider_run_id)
+        row = await self.store.find_engine_run(provider, workflow_id, provider_run_id)
         if row is None:
             raise not_found(f"{provider}://{workflow_id}/{provider_run_id}")
         return row
@@ -432,7 +430,7 @@ class RunLog(Maintenance):
                     ErrorCode.INVALID_CURSOR, "Invalid cursor: pass the cursor returned with the previous page."
                 )
             before = int(cursor)
-        rows = await self._list_runs(wanted or RunFilter(), before, limit + 1)
+        rows = await self.store.list_runs(wanted or RunFilter(), before, limit + 1)
         has_more = len(rows) > limit
         return RunPage(rows[:limit], str(rows[limit - 1].run_key) if has_more else None)
 
@@ -450,22 +448,52 @@ class RunLog(Maintenance):
         elif at is not None:
             until_time = parse_time(at)
         with detect_corruption(f"Run {run_id!r}"):
-            return freeze(row.identity, await self._fold(row, until_seq, until_time))
+            return freeze(row.identity, await self.store.fold(row, until_seq, until_time))
 
-    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
-        state = RunState(detailed=True)
-        after = 0
-        while rows := await self._read_events(row.run_key, after, PAGE):
-            if not fold_rows(state, rows, until_seq, until_time):
-                break
-            after = rows[-1].run_seq
-        return state
+    async def owners(self) -> frozenset[tuple[str, int]]:
+        """Return the live owners, each with its epoch."""
+        return await self.leases.owners()
+
+    # Alerts
+
+    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+        """Return alerts, oldest first; optionally of one run, or of all runs of a tenant."""
+        return await self.store.alerts(run_id, tenant_id)
+
+    async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
+        """Store alerts; those already stored are not changed."""
+        await self.store.raise_alerts(alerts)
+
+    # Maintenance
+
+    def verify(self, run_id: str | None = None) -> AsyncIterator[Finding]:
+        """Report every difference from the appended events, in one run or in all runs."""
+        return self._maintenance.verify(run_id)
+
+    def heads(self) -> AsyncIterator[tuple[str, int, bytes]]:
+        """Yield each run with the number and hash of its last event: the content of an anchor."""
+        return self._maintenance.heads()
+
+    async def hash_at(self, run_id: str, seq: int) -> bytes | None:
+        """Return the stored hash of one event; None if there is no such run or event."""
+        return await self._maintenance.hash_at(run_id, seq)
+
+    async def rebuild(self, *, check: bool = False) -> RebuildReport:
+        """Fold every run and compare its summary; store summaries that differ, unless `check` is set."""
+        return await self._maintenance.rebuild(check=check)
+
+    async def redact(self, run_id: str, run_seq: int) -> None:
+        """Erase an event's payload permanently. Its digest stays, so the chain is valid and verify reports REDACTED.
+
+        Refused while the run's state depends on that payload (a run that waits for the approval it requests).
+        """
+        await self._maintenance.redact(run_id, run_seq)
 
     def _parse_cursor(self, cursor: str | None) -> list[int]:
         if cursor is None:
-            return [0] * self._shards
+            return [0] * self.store.shards
         parts = cursor.split(".")
-        if len(parts) != self._shards or not all(
+        if len(parts) != self.store.shards or not all(
             part.isascii() and part.isdecimal() and len(part) < 19 for part in parts
         ):
             raise RunwrightError(

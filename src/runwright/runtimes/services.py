@@ -57,7 +57,7 @@ class RunServices:
         self.results = ValueStore(values, tiers or Tiers({}, "local", self.clock.now))
         self.step_logs = step_logs
         self.settings = settings
-        self.write_budget = log.write_budget  # seconds that an append may take before its facts are given up
+        self.write_budget = log.store.append_queue.budget  # seconds after which the facts of an append are given up
         self.provider = provider
         self.artifacts = artifacts
         self.secrets: SecretsProvider = secrets or EnvironmentSecrets()

@@ -56,7 +56,7 @@ class Metrics:
 
     async def render(self) -> bytes:
         """Render all metrics in the Prometheus text format."""
-        self._state.store_counts = await self._log.counts()
+        self._state.store_counts = await self._log.store.counts()
         return generate_latest(self._registry)
 
 
@@ -70,7 +70,7 @@ class _StateCollector(Collector):
         self.store_counts: dict[str, dict[str, int]] = {}
 
     def collect(self) -> Iterator[Any]:
-        engine, counters = self._engine, self._log.counters
+        engine, counters = self._engine, self._log.store.counters
         yield _gauge("runwright_info", "This process.", {(__version__,): 1}, ["version"])
         yield _gauge("runwright_runs_driven", "Runs that this process drives.", {(): len(engine.driven)})
         yield _gauge("runwright_listeners", "Open event streams.", {(): self._broadcaster.subscriber_count})

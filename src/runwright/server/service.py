@@ -60,17 +60,17 @@ class Service:
         self.operations = operations
         self.log = operations.log
         self.settings = settings
-        self.tokens = Tokens(self.log.side_tables, self.log.clock)
-        self.audit = Audit(self.log.side_tables, self.log.clock)
+        self.tokens = Tokens(self.log.store.side_tables, self.log.clock)
+        self.audit = Audit(self.log.store.side_tables, self.log.clock)
         self.broadcaster = EventBroadcaster(self.log)
         self.append_batcher = AppendBatcher(self.log)
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
         self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)
         self.failed_login_limiter = RateLimiter(FAILED_LOGINS_PER_SECOND, self.log.clock.monotonic)
-        self.task_queue = TaskQueue(self.log)
+        self.task_queue = TaskQueue(self.log.store)
         self.output_writers: dict[str, LogWriter] = {}  # of steps on workers, by lease id
         self.worker_waiters = WorkerWaiters()
-        self.log.subscribe(self.worker_waiters.notify)
+        self.log.store.subscribe(self.worker_waiters.notify)
         self.was_open_at_start = False
         self.is_closing = False
 

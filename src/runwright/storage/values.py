@@ -27,10 +27,10 @@ class ValueBackend(Protocol):
 
 @runtime_checkable
 class SupportsValues(Protocol):
-    """A log whose store can hold values."""
+    """A store of the log that can hold values."""
 
     async def store_value(self, name: str, body: bytes) -> None: ...
-    async def value(self, name: str) -> bytes | None: ...
+    async def load_value(self, name: str) -> bytes | None: ...
 
 
 class ValueStore:
@@ -66,15 +66,15 @@ class FileValueBackend:
 
 
 class LogValueBackend:
-    def __init__(self, log: SupportsValues) -> None:
-        self._log = log
+    def __init__(self, store: SupportsValues) -> None:
+        self._store = store
 
     async def put(self, body: bytes, tenant_id: str) -> None:
-        await self._log.store_value(tenant_scoped_name(tenant_id, sha256(body).hexdigest()), body)
+        await self._store.store_value(tenant_scoped_name(tenant_id, sha256(body).hexdigest()), body)
 
     async def get(self, ref: Mapping[str, Any], tenant_id: str) -> bytes:
         digest = ref_digest(ref)
-        body = await self._log.value(tenant_scoped_name(tenant_id, digest))
+        body = await self._store.load_value(tenant_scoped_name(tenant_id, digest))
         if body is None:
             raise reference_not_available(f"Result {digest[:12]}… not found in the store")
         if sha256(body).hexdigest() != digest:

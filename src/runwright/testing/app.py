@@ -26,7 +26,8 @@ from runwright.control.signal_rules import SignalDecision
 from runwright.control.subruns import SubRuns
 from runwright.core.fold.payload_reader import read_payload
 from runwright.flows.plan_function import PlanFunction
-from runwright.log.memory import MemoryLog
+from runwright.log.memory import MemoryStore
+from runwright.log.run_log import RunLog
 from runwright.plans.durations import parse_duration
 from runwright.plans.registry import SUB_PLAN, find_registered, hash_from_ref
 from runwright.plans.store import PlanStore
@@ -157,7 +158,8 @@ class PlayApp:
 
     async def _open(self) -> Operations:
         clock, ids = VirtualClock(self.loop), SeededIds(random.Random(7))  # noqa: S311 - not for secrets
-        self._log = MemoryLog(clock=clock, ids=ids)
+        store = MemoryStore(clock=clock)
+        self._log = RunLog(store, ids=ids)
         self._executor = MockExecutor(self._execute_step)
         await self._log.open()
         services = RunServices(
@@ -165,7 +167,7 @@ class PlayApp:
             self._executor,
             all_tools(),
             PlanStore(self._log),
-            LogValueBackend(self._log),
+            LogValueBackend(store),
             StepLogs(Path(self._folder.name), now=clock.now),
             EngineSettings(alone=True),
             provider="mock",

@@ -67,7 +67,8 @@ async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path:
         kept = [bytes(record.raw_payload) for record in records]
         await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
         kept += [
-            bytes(row[3]) for row in await operations.log.side_tables.read("read_output", snapshot.run_id, 0, 1000)
+            bytes(row[3])
+            for row in await operations.log.store.side_tables.read("read_output", snapshot.run_id, 0, 1000)
         ]
     kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     for form in forms():

@@ -61,7 +61,7 @@ async def test_an_isolated_step_prints_to_its_log_as_it_goes() -> None:
         ("leave", "STEP_RAISED", "SystemExit: 3"),
         ("fail_coded", "NO_STOCK", "Nothing left."),
         ("give_object", "RESULT_NOT_STORABLE", "The result cannot be stored"),
-        ("no_such_function", "CALL_NOT_FOUND", "'no_such_function' not found in module 'executor_jobs'"),
+        ("no_such_function", "CALL_NOT_FOUND", "'no_such_function' not found in module 'support.executor_jobs'"),
     ],
 )
 async def test_an_isolated_step_fails_as_any_other(function: str, code: str, message: str) -> None:

@@ -35,21 +35,21 @@ def keeper_url(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("uri", ["result:sha256:" + "0" * 64, "result:sha256:xyz", "file:///etc/passwd"])
 async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str, uri: str) -> None:
     async with rw.open_log(keeper_url) as log:
-        assert isinstance(log, SupportsValues)
+        assert isinstance(log.store, SupportsValues)
         with pytest.raises(rw.RunwrightError) as caught:
-            await LogValueBackend(log).get({"uri": uri}, "default")
+            await LogValueBackend(log.store).get({"uri": uri}, "default")
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
 @pytest.mark.slow
 async def test_a_damaged_value_is_not_given_back_and_is_healed_by_putting_it_again(postgres_url: str) -> None:
     async with rw.open_log(postgres_url) as log:
-        assert isinstance(log, SupportsValues)
-        values = LogValueBackend(log)
+        assert isinstance(log.store, SupportsValues)
+        values = LogValueBackend(log.store)
         await values.put(b"body", "acme")
         reference = {"uri": "result:sha256:230d8358dc8e8890b4c58deeb62912ee2f20357ae92a5cc861b98e68fe31acb5"}
         assert await values.get(reference, "acme") == b"body"
-        await log._fetch_value("UPDATE value SET body = 'Body'")
+        await log.store._fetch_value("UPDATE value SET body = 'Body'")
         with pytest.raises(rw.RunwrightError, match="damaged"):
             await values.get(reference, "acme")
         await values.put(b"body", "acme")

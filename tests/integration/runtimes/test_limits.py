@@ -32,7 +32,7 @@ async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: s
     """A started run whose process is gone, with this plan."""
     digest = digest or sha256(body).hexdigest()
     await log.store_plan(digest, body)
-    lease = await log.acquire_lease(f"gone-{run_id}", 5.0, None)
+    lease = await log.leases.acquire(f"gone-{run_id}", 5.0, None)
     made = rw.new_run(run_id, "p", "1")
     reference = {
         "uri": f"plan:sha256:{digest}",
@@ -47,7 +47,7 @@ async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: s
         new_event("RunStarted", made, payload={"planRef": reference}),
     ]
     await log.create_run(made, events, fence=Fence(lease.owner, lease.epoch))
-    await log.release_lease(lease)
+    await log.leases.release(lease)
 
 
 async def test_a_run_that_was_left_is_recovered(store: str) -> None:

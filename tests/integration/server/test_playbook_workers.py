@@ -150,7 +150,7 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
         run_id = (await me.start(document))["runId"]
 
         async def offered() -> bool:
-            return len(await there.service.log.side_tables.read("task_counts")) > 0
+            return len(await there.service.log.store.side_tables.read("task_counts")) > 0
 
         await until(offered)
         await asyncio.sleep(0.3)
@@ -182,7 +182,7 @@ async def test_while_a_run_is_paused_no_further_task_is_offered(file_store: str,
         await asyncio.sleep(0.4)
         assert one.job_count == 0
         assert not await has("TaskStarted", "a/y")
-        assert await there.service.log.side_tables.read("task_counts") == [("DONE", 1)]  # and none is on offer
+        assert await there.service.log.store.side_tables.read("task_counts") == [("DONE", 1)]  # and none is on offer
         await me.signal(run_id, "RESUME")
         assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
@@ -202,7 +202,7 @@ async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(
             return [job.assignment.path for job in one._jobs.values()] == ["a/good"]
 
         await until(begun)
-        assert await there.service.log.side_tables.read("task_counts") == [("STARTED", 1)]
+        assert await there.service.log.store.side_tables.read("task_counts") == [("STARTED", 1)]
         await me.signal(run_id, "CANCEL")
         assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "CANCELLED"
 

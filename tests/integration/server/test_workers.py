@@ -158,7 +158,7 @@ async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch:
         lines = [line["text"] for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
         assert lines == ["key=***", "17"]
         everything = str(await me.get(f"{at(run_id)}/events")) + str(
-            await there.service.log.side_tables.read("task_counts")
+            await there.service.log.store.side_tables.read("task_counts")
         )
         assert "hunter2" not in everything
 
@@ -383,7 +383,9 @@ async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str
         quick = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {mark}; sleep 1"}]}))["runId"]
 
         async def offered() -> bool:
-            return ("OFFERED", 2) in [tuple(row) for row in await there.service.log.side_tables.read("task_counts")]
+            return ("OFFERED", 2) in [
+                tuple(row) for row in await there.service.log.store.side_tables.read("task_counts")
+            ]
 
         await until(offered)
         async with worker(there):

@@ -1,6 +1,6 @@
 """A process that drives runs under a lease. It does what stdin tells it, a line at a time, and answers on stdout.
 
-driver.py URL NAME TTL known|unknown      whether its lease says which process it is
+lease_owner.py URL NAME TTL known|unknown      whether its lease says which process it is
 
 claim RUN AT       at that time claim the run, then append to it    won | RUN_OWNED | ...
 due AT             at that time claim what is due                   the runs it got
@@ -28,12 +28,12 @@ class Driver:
 
     async def claim(self, run_id: str, at: str) -> str:
         wait_until(float(at))
-        await self.log.claim_run(run_id, self.lease)
+        await self.log.leases.claim_run(run_id, self.lease)
         return "won"
 
     async def due(self, at: str) -> str:
         wait_until(float(at))
-        return " ".join(await self.log.claim_due(self.lease)) or "nothing"
+        return " ".join(await self.log.leases.claim_due(self.lease)) or "nothing"
 
     async def append(self, run_id: str, step_id: str) -> str:
         event = rw.new_event("StepStarted", rw.new_run(run_id, "orders"), step_id=step_id)
@@ -49,7 +49,7 @@ def wait_until(moment: float) -> None:
 async def main(url: str, name: str, ttl: str, known: str) -> None:
     holder = this_process() if known == "known" else None
     async with rw.open_log(url, write_budget=30) as log:
-        lease = await log.acquire_lease(name, float(ttl), holder)
+        lease = await log.leases.acquire(name, float(ttl), holder)
         driver = Driver(log, lease)
         answer(f"{lease.epoch} {lease.expires_at}")
         while order := await asyncio.to_thread(sys.stdin.readline):

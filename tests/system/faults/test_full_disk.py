@@ -246,11 +246,11 @@ async def use_everything(path: Path) -> list[str]:
 
 
 async def drive(log: rw.RunLog, run_id: str) -> None:
-    lease = await log.acquire_lease("me")
-    fence = await log.claim_run(run_id, lease)
+    lease = await log.leases.acquire("me")
+    fence = await log.leases.claim_run(run_id, lease)
     await log.append([History(run_id)("StepStarted", "new")], fence=fence)
-    await log.release_run(run_id, fence)
-    await log.claim_due(lease)
+    await log.leases.release_run(run_id, fence)
+    await log.leases.claim_due(lease)
 
 
 async def every_finding(log: rw.RunLog) -> list[rw.Finding]:

@@ -527,7 +527,7 @@ async def test_after_closing_every_call_says_so(url: str, event: History) -> Non
         lambda: log.append([event("StepStarted", "a")]),
         lambda: log.read("run-1"),
         lambda: log.read_all(),
-        lambda: log.acquire_lease("me"),
+        lambda: log.leases.acquire("me"),
     ]
     for call in calls:
         with pytest.raises(rw.RunwrightError) as caught:

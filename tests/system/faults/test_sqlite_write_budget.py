@@ -128,7 +128,7 @@ async def test_after_closing_every_call_says_so(path: Path, event: History) -> N
         lambda: log.append([event("StepStarted", "a")]),
         lambda: log.read("run-1"),
         lambda: log.read_all(),
-        lambda: log.acquire_lease("me"),
+        lambda: log.leases.acquire("me"),
     ):
         with pytest.raises(rw.RunwrightError) as caught:
             await call()

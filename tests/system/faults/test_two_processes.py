@@ -154,12 +154,12 @@ async def test_a_refusal_tells_how_far_another_process_brought_the_run(durable_u
 async def test_a_run_that_another_process_claimed_or_let_go_is_known_to_be(durable_url: str, event: History) -> None:
     async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
         await here.append(event.started())
-        fence = await there.claim_run("run-1", await there.acquire_lease("driver", 60))
+        fence = await there.leases.claim_run("run-1", await there.leases.acquire("driver", 60))
         with pytest.raises(rw.AppendRefused) as caught:
             await here.append([event("StepStarted", "a")])
         assert caught.value.code == "RUN_OWNED"
         await here.append([event("StepStarted", "a")], fence=fence)
-        await there.release_run("run-1", fence)
+        await there.leases.release_run("run-1", fence)
         (receipt,) = await here.append([event("StepCompleted", "a")])
         assert receipt.run_seq == 4
 
@@ -177,12 +177,12 @@ async def test_a_payload_that_another_process_erased_stays_out_of_the_summary(du
 
 
 class Driver:
-    """A driver.py, and what it answers."""
+    """A lease_owner.py process and its answers."""
 
     def __init__(
         self, url: str, name: str, ttl: float = 60, *, known: bool = True, within: tuple[str, ...] = ()
     ) -> None:
-        script = [sys.executable, str(processes.FOLDER / "driver.py"), url, name, str(ttl)]
+        script = [sys.executable, str(processes.FOLDER / "lease_owner.py"), url, name, str(ttl)]
         self.process = subprocess.Popen(
             [*within, *script, "known" if known else "unknown"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -222,13 +222,13 @@ can_see_who_lives = pytest.mark.skipif(
 @pytest.mark.parametrize("state", ["free", "of a dead driver"])
 async def test_of_two_racing_drivers_exactly_one_wins(durable_url: str, state: str) -> None:
     async with rw.open_log(durable_url) as log:
-        gone = await log.acquire_lease("gone", 60)
+        gone = await log.leases.acquire("gone", 60)
         for number in range(ROUNDS):
             run_id = f"run-{number}"
             await log.append(History(run_id).started())
             if state == "of a dead driver":
-                await log.claim_run(run_id, gone)
-        await log.release_lease(gone)
+                await log.leases.claim_run(run_id, gone)
+        await log.leases.release(gone)
         winners: Counter[str] = Counter()
         with Driver(durable_url, "one") as one, Driver(durable_url, "two") as two:
             for number in range(ROUNDS):
@@ -253,11 +253,11 @@ async def test_what_is_due_is_handed_out_once(durable_url: str) -> None:
         with ExitStack() as stack:
             drivers = [stack.enter_context(Driver(durable_url, name)) for name in ("one", "two", "three")]
             for _ in range(3):
-                gone = await log.acquire_lease("gone", 60)
+                gone = await log.leases.acquire("gone", 60)
                 for run_id in run_ids:
                     await log.append(History(run_id).started())
-                    await log.claim_run(run_id, gone)
-                await log.release_lease(gone)
+                    await log.leases.claim_run(run_id, gone)
+                await log.leases.release(gone)
                 moment = time.time() + 0.01
                 for driver in drivers:
                     driver.say("due", moment)
@@ -273,7 +273,7 @@ async def test_a_fence_is_stale_once_another_process_drives_the_run(durable_url:
         with Driver(durable_url, "slow", 0.5, known=False) as slow:
             assert slow.ask("claim", "run-1", 0) == "won"
             assert slow.ask("append", "run-1", "a") == "appended"
-            lease = await log.acquire_lease("next", 60)
+            lease = await log.leases.acquire("next", 60)
             fence = await claim_when_free(log, "run-1", lease)
             assert slow.ask("append", "run-1", "b") == "STALE_FENCE"
             assert slow.ask("claim", "run-1", 0) == "LEASE_LOST"
@@ -285,7 +285,7 @@ async def test_a_fence_is_stale_once_another_process_drives_the_run(durable_url:
 async def claim_when_free(log: rw.RunLog, run_id: str, lease: rw.Lease) -> rw.Fence:
     while True:
         try:
-            return await log.claim_run(run_id, lease)
+            return await log.leases.claim_run(run_id, lease)
         except rw.RunwrightError as error:
             if error.code != "RUN_OWNED":
                 raise
@@ -301,22 +301,22 @@ async def test_a_driver_that_was_killed_is_replaced_at_once(
     """Its lease would have lasted for an hour, but everybody here can see that it is dead."""
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
-        lease = await log.acquire_lease("next", 60)
+        lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "killed", 3600) as driver:
             assert driver.ask("claim", "run-1", 0) == "won"
             with pytest.raises(rw.RunwrightError) as caught:
-                await log.claim_run("run-1", lease)
+                await log.leases.claim_run("run-1", lease)
             assert caught.value.code == "RUN_OWNED"
-            assert await log.claim_due(lease) == []
+            assert await log.leases.claim_due(lease) == []
             driver.process.kill()
             if reaped:
                 driver.process.wait()
             else:
                 wait_until_dead(driver.process.pid)
             if how == "claim_run":
-                await log.append([event("StepStarted", "a")], fence=await log.claim_run("run-1", lease))
+                await log.append([event("StepStarted", "a")], fence=await log.leases.claim_run("run-1", lease))
             elif how == "claim_due":
-                assert await log.claim_due(lease) == ["run-1"]
+                assert await log.leases.claim_due(lease) == ["run-1"]
             else:
                 await log.append([event("StepStarted", "a")])
 
@@ -332,7 +332,7 @@ async def test_without_a_known_process_a_killed_driver_is_replaced_when_its_leas
 ) -> None:
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
-        lease = await log.acquire_lease("next", 60)
+        lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "killed", 0.5, known=False) as driver:
             assert driver.ask("claim", "run-1", 0) == "won"
             driver.process.kill()
@@ -356,10 +356,10 @@ async def test_a_driver_in_another_container_is_not_taken_for_dead(durable_url: 
         pytest.skip("making a process namespace needs root and unshare")
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
-        lease = await log.acquire_lease("next", 60)
+        lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "elsewhere", 3600, within=CONTAINER) as driver:
             assert driver.ask("claim", "run-1", 0) == "won"
             with pytest.raises(rw.RunwrightError) as caught:
-                await log.claim_run("run-1", lease)
+                await log.leases.claim_run("run-1", lease)
             assert caught.value.code == "RUN_OWNED"
             assert driver.ask("append", "run-1", "a") == "appended"

@@ -24,7 +24,7 @@ from runwright.core.fold.state import RunState
 from runwright.log.append.aggregate import RunAggregate
 from runwright.log.append.authority import RunAppend
 from runwright.log.append.prepare import prepare
-from runwright.log.memory import MemoryLog
+from runwright.log.memory import MemoryStore
 from support.event_streams import STEPS, Event, Opinion, streams, to_write
 
 
@@ -131,8 +131,8 @@ async def answer(log: rw.RunLog, batch: Batch) -> Outcomes:
         return list(error.results)
 
 
-class KeepingLog(MemoryLog):
-    """The memory log with the habit of the others: a run stays open from one append to the next."""
+class CachingStore(MemoryStore):
+    """The memory store, with aggregates that are cached from one append to the next as in the other stores."""
 
     def __init__(self) -> None:
         super().__init__(clock=Still())
@@ -150,11 +150,16 @@ class KeepingLog(MemoryLog):
         open_run.mark_committed()
         self._kept[open_run.run_id] = open_run
 
-    async def answer_together(self, group: list[Batch]) -> list[Outcomes]:
-        """Appends of several callers, committed as one."""
-        units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
-        await self._append_queue.submit(units, self._enqueue)
-        return [list(unit.results) for unit in units]
+
+def caching() -> rw.RunLog:
+    return rw.RunLog(CachingStore())
+
+
+async def append_group(log: rw.RunLog, group: list[Batch]) -> list[Outcomes]:
+    """Appends of several callers, committed as one."""
+    units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
+    await log.store.append_queue.submit(units, log.store.enqueue)
+    return [list(unit.results) for unit in units]
 
 
 @contextmanager
@@ -209,7 +214,7 @@ LATE_END_OF_A_RUNNING_STEP = [
 def test_look_ups_and_a_whole_fold_give_the_same_answers(events: list[Event], sizes: Sizes) -> None:
     patient, batches = Patient(), in_batches(events, sizes)
     expected = [patient.answer(batch) for batch in batches]
-    for make in (memory, KeepingLog):
+    for make in (memory, caching):
         for limit in (None, 0, 2):
             outcomes, summary = asyncio.run(tell(batches, limit, make))
             assert outcomes == expected, (make.__name__, limit)
@@ -235,12 +240,12 @@ def test_committing_appends_together_changes_no_answer(events: list[Event], size
 
     async def in_groups() -> list[Outcomes]:
         outcomes: list[Outcomes] = []
-        async with KeepingLog() as log:
+        async with caching() as log:
             for number in range(len(batches)):
                 if len(outcomes) == len(batches):
                     break
                 group = batches[len(outcomes) :][: groups[number % len(groups)]]
-                outcomes += await log.answer_together(group)
+                outcomes += await append_group(log, group)
             assert (await log.rebuild(check=True)).different == []
         return outcomes
 
@@ -307,7 +312,7 @@ def test_a_run_that_only_observes_folds_what_it_stored(events: list[Event]) -> N
 
 
 @pytest.mark.parametrize("limit", [None, 0, 2])
-@pytest.mark.parametrize("make", [memory, KeepingLog])
+@pytest.mark.parametrize("make", [memory, caching])
 async def test_four_attempts_of_three_steps_are_told_apart(limit: int | None, make: Callable[[], rw.RunLog]) -> None:
     events = [Event("RunStarted")]
     for attempt in (1, 2, 3, 4):

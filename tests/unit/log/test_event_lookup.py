@@ -104,22 +104,22 @@ async def test_the_place_of_a_time_is_found_in_a_long_log(hours: int) -> None:
     """One event an hour: what comes since a time is what was written since."""
     import random
 
-    from runwright.log.memory import MemoryLog
+    from runwright.log.memory import MemoryStore
 
     clock = _Clock()
-    async with MemoryLog(clock=clock, ids=SeededIds(random.Random(1))) as log:  # type: ignore[arg-type]
+    async with rw.RunLog(MemoryStore(clock=clock), ids=SeededIds(random.Random(1))) as log:  # type: ignore[arg-type]
         for number in range(100):
             clock.time = START + number * HOUR
             await log.append([rw.new_event("x", rw.new_run(f"r{number}", plan_id="p", plan_version="1"))])
         reads: list[int] = []
-        tail = log._read_tail
+        tail = log.store.read_tail
 
         async def counting(positions: list[int], limit: int, types: object = None) -> object:
             found = await tail(positions, limit, types)  # type: ignore[arg-type]
             reads.append(len(found))
             return found
 
-        log._read_tail = counting  # type: ignore[assignment]
+        log.store.read_tail = counting  # type: ignore[assignment]
         page = await log.search(["x"], from_micros(START + hours * HOUR))
         assert [record.run_id for record in page.records] == [f"r{number}" for number in range(hours, 100)]
         assert reads == [100 - hours]

@@ -26,7 +26,7 @@ async def test_each_of_many_gets_its_own_answer(store: str) -> None:
         ]
         again = await asyncio.gather(*(gathering.append(sent[0]) for _ in range(40)))
         assert {outcome.status for outcome in again} == {"duplicate"}
-        assert (await log.counts())["runs"] == {"PENDING": 180}
+        assert (await log.store.counts())["runs"] == {"PENDING": 180}
 
 
 async def test_a_refusal_keeps_nobody_else_out(store: str) -> None:

@@ -53,7 +53,7 @@ async def _create(
             )
     else:
         async with session.open_store(must_exist=False) as log:
-            token, text = await Tokens(log.side_tables, log.clock).create(
+            token, text = await Tokens(log.store.side_tables, log.clock).create(
                 name, by=local_actor(), tenant_id=tenant, roles=roles, scopes=scopes, lifetime=lifetime
             )
     if session.as_json:
@@ -72,7 +72,7 @@ async def _list(session: Session) -> int:
             tokens = await remote.list_tokens()
     else:
         async with session.open_store() as log:
-            tokens = await Tokens(log.side_tables, log.clock).list()
+            tokens = await Tokens(log.store.side_tables, log.clock).list()
     if session.as_json:
         session.print_json([msgspec.to_builtins(token) for token in tokens])
         return EXIT_OK
@@ -100,7 +100,7 @@ async def _revoke(session: Session, token_id: str) -> int:
             await remote.revoke_token(token_id)
     else:
         async with session.open_store() as log:
-            await Tokens(log.side_tables, log.clock).revoke(token_id, by=local_actor())
+            await Tokens(log.store.side_tables, log.clock).revoke(token_id, by=local_actor())
     click.echo(f"Revoked token {token_id}.", err=True)
     return EXIT_OK
 

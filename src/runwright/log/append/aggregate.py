@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from runwright.contract.events import RunContext
 from runwright.contract.keys import key_bytes
 from runwright.contract.paths import signal_path
 from runwright.contract.payloads import StepStarted
@@ -26,7 +27,7 @@ from runwright.core.fold.state import RunState, StepState
 from runwright.core.integrity.chain import GENESIS, StoredEvent, encode_run_fields
 from runwright.log.model import RunRow
 
-from .prepare import Context, run_identity_of
+from .prepare import run_identity_of
 
 INDEX_LIMIT = 2048
 """Runs of at most this many events have their keys in memory. The stores' index of event ids starts after this
@@ -77,7 +78,7 @@ class RunAggregate:
         "uncommitted",
     )
 
-    def __init__(self, context: Context, enforcement: Enforcement) -> None:
+    def __init__(self, context: RunContext, enforcement: Enforcement) -> None:
         """Create the aggregate of a run that does not exist yet."""
         self.context = context
         self.enforcement = enforcement
@@ -100,7 +101,7 @@ class RunAggregate:
 
     @property
     def run_id(self) -> str:
-        return self.context[0]
+        return self.context.run_id
 
     @property
     def seq(self) -> int:
@@ -230,8 +231,8 @@ class RunAggregate:
         return step is not None and (attempt in (step.attempt, step.attempt + 1) or attempt in (step.past or ()))
 
     def _key(self, step_id: str | None, attempt: int, event_type: str) -> bytes:
-        run_id, _, _, _, plan_id, plan_version = self.context
-        return key_bytes(run_id, step_id, attempt, event_type, plan_id, plan_version)
+        run = self.context
+        return key_bytes(run.run_id, step_id, attempt, event_type, run.plan_id, run.plan_version)
 
 
 def _entity_event_types(event: StoredEvent) -> list[tuple[int, tuple[str, ...]]]:

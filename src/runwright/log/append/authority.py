@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import Receipt, Refusal
+from runwright.contract.events import Receipt, Refusal, RunContext
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, InvalidTransition
@@ -26,7 +26,7 @@ from runwright.core.projector import invalid_transition_alert
 from runwright.log.leases import stale_fence
 
 from .aggregate import APPROVALS, RunAggregate, StoredKey
-from .prepare import Context, PreparedEvent, run_identity_of, uuid_text
+from .prepare import PreparedEvent, run_identity_of, uuid_text
 
 logger = logging.getLogger("runwright.log")
 
@@ -50,7 +50,7 @@ class RunAppend(msgspec.Struct, eq=False):
     atomic: bool = True  # all or nothing; otherwise: up to the first refusal
     expected_seq: int | None = None
     fence: Fence | None = None
-    create: tuple[Context, Enforcement] | None = None
+    create: tuple[RunContext, Enforcement] | None = None
     enforcement: Enforcement = Enforcement.STRICT  # of a run that its first event creates
     results: list[Receipt | Refusal] = []
 

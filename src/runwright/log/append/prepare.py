@@ -15,7 +15,7 @@ from runwright.contract.envelope import (
     check_payload,
 )
 from runwright.contract.errors import RunwrightError
-from runwright.contract.events import RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.events import RunContext, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.keys import key_bytes
 from runwright.contract.timestamps import from_micros
 from runwright.core.integrity.chain import StoredEvent
@@ -23,14 +23,10 @@ from runwright.core.integrity.chain import StoredEvent
 _DRIVER_EVENT_TYPES = frozenset(name for name, kind in CATALOG.items() if not kind.from_anyone)
 
 
-Context = tuple[str, str, str, str, str, str]
-"""The constants of a run, in the order of the fields of RunIdentity."""
-
-
 class PreparedEvent(msgspec.Struct, gc=False):
     """A validated event. The append authority sets the sequence number, time and hash of `stored`."""
 
-    run: Context
+    run: RunContext
     event_id: str
     stored: StoredEvent
     drives: bool
@@ -77,7 +73,7 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
 
 
 def prepare_own(
-    run: Context,
+    run: RunContext,
     event_id: str,
     event_type: str,
     step_id: str | None,
@@ -92,7 +88,6 @@ def prepare_own(
     Its envelope is valid by construction, and so is its payload except for the values of users.
     """
     engine_attempt, attempt = attempts
-    run_id, _, _, _, plan_id, plan_version = run
     problem: RunwrightError | None = None
     if payload is not None:
         try:
@@ -107,7 +102,7 @@ def prepare_own(
         step_id,
         engine_attempt,
         attempt,
-        key_bytes(run_id, step_id, attempt, event_type, plan_id, plan_version),
+        key_bytes(run.run_id, step_id, attempt, event_type, run.plan_id, run.plan_version),
         emitted_at,
         0,
         emitted_by,
@@ -120,12 +115,12 @@ def prepare_own(
     return PreparedEvent(run, event_id, stored, event_type in _DRIVER_EVENT_TYPES, problem)
 
 
-_contexts: dict[Context, Context] = {}
+_contexts: dict[tuple[str, ...], RunContext] = {}
 
 
-def checked_context(event: RunEventWrite) -> Context:
+def checked_context(event: RunEventWrite) -> RunContext:
     """Return the validated constants of the event's run; the same object for a run seen recently."""
-    run = (
+    fields = (
         event.run_id,
         event.tenant_id,
         event.project_id,
@@ -133,26 +128,18 @@ def checked_context(event: RunEventWrite) -> Context:
         event.plan_id,
         event.plan_version,
     )
-    cached = _contexts.get(run)
+    cached = _contexts.get(fields)
     if cached is not None:
         return cached
     check_identity(event)
     if len(_contexts) > 4096:
         _contexts.clear()
-    _contexts[run] = run
+    run = _contexts[fields] = RunContext(*fields)
     return run
 
 
-def run_identity_of(run: Context) -> RunIdentity:
-    run_id, tenant_id, project_id, environment_id, plan_id, plan_version = run
-    return RunIdentity(
-        run_id=run_id,
-        tenant_id=tenant_id,
-        project_id=project_id,
-        environment_id=environment_id,
-        plan_id=plan_id,
-        plan_version=plan_version,
-    )
+def run_identity_of(run: RunContext) -> RunIdentity:
+    return RunIdentity(**run._asdict())
 
 
 def uuid_text(raw: bytes) -> str:

@@ -1,6 +1,6 @@
 """Postgres backend: for many processes, on one or several machines.
 
-store.py        PostgresLog: the store; reads through a pool, appends through the writers
+store.py        PostgresStore: the store; reads through a pool, appends through the writers
 writer.py       ShardWriter: group commit of the appends of its shards over one connection
 connection.py   connections, migrations, translation of errors
 

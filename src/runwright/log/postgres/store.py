@@ -1,4 +1,4 @@
-"""PostgresLog: the log in a Postgres database."""
+"""PostgresStore: the log in a Postgres database."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from runwright.log.leases import (
 from runwright.log.model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from runwright.log.replay import erase_payload
 from runwright.log.row_mapping import alert_from_row, alert_row, lease_row, run_identity, run_row
-from runwright.log.run_log import RunLog
 from runwright.log.side_tables import SideTables
 from runwright.log.sql_files import load_queries, with_conditions
-from runwright.log.store import TailEvent
+from runwright.log.store import Store, TailEvent
 
 from .connection import CONNECTION_ERRORS, Connection, coded_errors, connect, prepare_store, server_name
 from .writer import SHARDS, ServerClock, ShardWriter, shard_of
@@ -46,10 +45,10 @@ CHANNEL = "runwright_log"
 SIDE_TABLES_CHANNEL = "runwright_desk"
 
 
-class PostgresLog(RunLog):
+class PostgresStore(Store):
     """The log in a Postgres database."""
 
-    _shards = SHARDS
+    shards = SHARDS
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(**options)
@@ -75,13 +74,13 @@ class PostgresLog(RunLog):
                 await connection.close()
             self._pool = await asyncpg.create_pool(self._url, min_size=0, max_size=4, timeout=10)  # pyright: ignore[reportUnknownMemberType]
         self._writers = [
-            ShardWriter(self._url, self._server_clock, self.counters, self._on_commit, self._append_queue.budget + 1)
+            ShardWriter(self._url, self._server_clock, self.counters, self._on_commit, self.append_queue.budget + 1)
             for _ in range(WRITERS)
         ]
 
     async def close(self) -> None:
-        self._append_queue.close()
-        await self._notifier.close()
+        self.append_queue.close()
+        await self.notifier.close()
         await asyncio.gather(*(writer.close() for writer in self._writers))
         self._writers = []
         if self._notify_task is not None:
@@ -102,15 +101,15 @@ class PostgresLog(RunLog):
             raise RunwrightError(ErrorCode.STORE_CLOSED, "The log is not open. Use `async with rw.open_log(...)`.")
         return self._writers[shard_of(run_id) % WRITERS]
 
-    def _enqueue(self, request: AppendRequest) -> None:
+    def enqueue(self, request: AppendRequest) -> None:
         for append in request.appends:
             self._writer_for(append.run_id).submit(append, request)
 
-    def store_time(self) -> int:
+    def time(self) -> int:
         return self._server_clock.now()
 
-    def subscribe(self, call: Callable[[], None]) -> None:
-        super().subscribe(call)
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        super().subscribe(callback)
         if self._listen_task is None:
             self._listen_task = asyncio.create_task(self._listen_for_side_tables())
 
@@ -141,7 +140,7 @@ class PostgresLog(RunLog):
 
     def _on_commit(self) -> None:
         """Notify waiters of this process at once, and other processes once for all commits within 50 ms."""
-        self._notifier.notify()
+        self.notifier.notify()
         self._has_unannounced_commit = True
         if self._notify_task is None or self._notify_task.done():
             self._notify_task = asyncio.create_task(self._announce_commits())
@@ -155,7 +154,7 @@ class PostgresLog(RunLog):
             except RunwrightError:
                 return  # Other processes find the events when they poll.
 
-    async def _changed_elsewhere(self) -> bool:
+    async def changed_elsewhere(self) -> bool:
         if self._listener is None or self._listener.is_closed():
             try:
                 listener = self._listener = await connect(self._url)
@@ -166,7 +165,7 @@ class PostgresLog(RunLog):
         return self._polls % POLLS_PER_CHECK == 0
 
     def _on_log_notification(self, *_: object) -> None:
-        self._notifier.notify()
+        self.notifier.notify()
 
     # Reading
 
@@ -183,42 +182,42 @@ class PostgresLog(RunLog):
             raise RunwrightError(ErrorCode.STORE_CLOSED, "The log is not open. Use `async with rw.open_log(...)`.")
         return self._pool
 
-    async def _list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
+    async def list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
         return [(row["run_key"], row["run_id"]) for row in await self._fetch("run_ids", before, limit)]
 
-    async def _find_run(self, run_id: str) -> RunRow | None:
+    async def find_run(self, run_id: str) -> RunRow | None:
         rows = await self._fetch("find_runs", [run_id])
         return run_row(rows[0]) if rows else None
 
-    async def _find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+    async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
         return [run_row(row) for row in await self._fetch("find_runs_by_prefix", prefix, limit, tenant_id)]
 
-    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         rows = await self._fetch("find_engine_run", provider, workflow_id, provider_run_id)
         return run_row(rows[0]) if rows else None
 
-    async def _list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+    async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         sql, values = with_conditions(self._sql["list_runs"], "$", wanted.conditions(before), limit)
         return [run_row(row) for row in await self._read_sql(sql, values)]
 
-    async def _read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+    async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         return [StoredEvent(*row) for row in await self._fetch("read_run", run_key, after, limit)]
 
-    async def _select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+    async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
         types = None if wanted.types is None else list(wanted.types)
         rows = await self._fetch("select_run", run_key, after, limit, types, wanted.entity)
         return [StoredEvent(*row) for row in rows]
 
-    async def _find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
+    async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
         own = uuid4_bytes(event_id)
         if own is None:
             return await self._fetch_value(self._sql["find_foreign_id"], run_key, event_id)
         return await self._fetch_value(self._sql["find_own_id"], run_key, own)
 
-    async def _find_times_at(self, positions: list[int]) -> list[int | None]:
+    async def find_times_at(self, positions: list[int]) -> list[int | None]:
         return [row[0] for row in await self._fetch("times_at", list(range(SHARDS)), positions)]
 
-    async def _read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
+    async def read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
         arguments = (list(range(SHARDS)), positions, limit)
         if types is None:
             rows = await self._fetch("read_tail", *arguments)
@@ -237,20 +236,20 @@ class PostgresLog(RunLog):
             found.append(TailEvent(run_identity(fields[18:]), StoredEvent(*fields[:16]), shard, pos))
         return found
 
-    async def _find_misplaced_events(self, run_key: int) -> list[int]:
+    async def find_misplaced_events(self, run_key: int) -> list[int]:
         return [row["run_seq"] for row in await self._fetch("misplaced_events", run_key)]
 
-    async def _find_orphaned_runs(self) -> list[int]:
+    async def find_orphaned_runs(self) -> list[int]:
         return [row["run_key"] for row in await self._fetch("orphaned_runs")]
 
     # Maintenance and alerts
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+    async def save_summary(self, row: RunRow, summary: RunSummary) -> bool:
         saved = await self._fetch("save_summary", *_summary_columns(summary), row.run_key, row.last_seq)
         self._writer_for(row.identity.run_id).evict(row.identity.run_id)
         return bool(saved)
 
-    async def _erase_payload(self, row: RunRow, run_seq: int) -> None:
+    async def erase_payload(self, row: RunRow, run_seq: int) -> None:
         with coded_errors(self._url, outcome="unknown"):
             async with self._require_pool().acquire() as connection, connection.transaction():
                 last_seq = await connection.fetchval(self._sql["lock_run"], row.run_key)
@@ -263,7 +262,7 @@ class PostgresLog(RunLog):
                 await connection.execute(self._sql["save_summary"], *columns, row.run_key, last_seq)
         self._writer_for(row.identity.run_id).evict(row.identity.run_id)
 
-    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+    async def alerts(self, run_id: str | None, tenant_id: str | None) -> list[Alert]:
         return [alert_from_row(row) for row in await self._fetch("list_alerts", run_id, tenant_id)]
 
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
@@ -272,7 +271,7 @@ class PostgresLog(RunLog):
 
     # Leases
 
-    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+    async def acquire_lease(self, owner: str, ttl: float, holder: Holder | None) -> Lease:
         process = (None, None, None) if holder is None else (holder.host, holder.pid, holder.started)
         await self._fetch("delete_old_leases", self._server_clock.now() - LEASE_RETENTION_MICROS)
         epoch, expires_at = (await self._fetch("store_lease", owner, int(ttl * 1e6), *process))[0]
@@ -305,7 +304,7 @@ class PostgresLog(RunLog):
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
         await self._check_lease(lease)
         while True:
-            row = await self.find_run(run_id)
+            row = await self.get_run(run_id)
             if (row.owner, row.epoch) == (lease.owner, lease.epoch):
                 return Fence(lease.owner, lease.epoch)
             if row.owner is not None and row.epoch is not None:
@@ -326,12 +325,12 @@ class PostgresLog(RunLog):
         self._writer_for(run_id).evict(run_id)
         return is_set
 
-    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
-        await self.find_run(run_id)
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None) -> None:
+        await self.get_run(run_id)
         if not await self._set_owner(run_id, (None, None), (fence.owner, fence.epoch), wake_at):
             raise stale_fence()
 
-    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+    async def claim_due(self, lease: Lease, limit: int) -> list[str]:
         await self._check_lease(lease)
         due = await self._fetch("due_runs", limit)
         rows = await self._fetch("list_leases")
@@ -346,29 +345,29 @@ class PostgresLog(RunLog):
 
     # For drivers
 
-    async def _end_positions(self) -> list[int]:
+    async def end_positions(self) -> list[int]:
         return [row["pos"] for row in await self._fetch("end_positions")]
 
-    async def _find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
+    async def find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
         reached, runs = list(positions), list[str]()
         for shard, pos, run_id in await self._fetch("runs_signalled", list(range(SHARDS)), positions):
             reached[shard] = pos
             runs.append(run_id)
         return runs, reached
 
-    async def _find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
+    async def find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
         return await self._fetch_value(self._sql["find_seq"], run_key, entity, key)
 
-    async def _store_plan(self, name: str, body: bytes) -> None:
+    async def store_plan(self, name: str, body: bytes) -> None:
         await self._fetch("insert_plan", name, body)
 
-    async def _load_plan(self, name: str) -> bytes | None:
+    async def load_plan(self, name: str) -> bytes | None:
         return await self._fetch_value(self._sql["load_plan"], name)
 
     async def store_value(self, name: str, body: bytes) -> None:
         await self._fetch("insert_value", name, body)
 
-    async def value(self, name: str) -> bytes | None:
+    async def load_value(self, name: str) -> bytes | None:
         return await self._fetch_value(self._sql["load_value"], name)
 
     @property

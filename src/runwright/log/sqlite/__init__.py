@@ -1,6 +1,6 @@
 """SQLite backend, the default: one file, one writer thread, two reader threads.
 
-store.py        SqliteLog: the store; reads on the reader threads, everything else on the writer thread
+store.py        SqliteStore: the store; reads on the reader threads, everything else on the writer thread
 writer.py       group commit of appends, and other calls that write
 readers.py      reader threads, each with its own connection
 connection.py   connections, pragmas, migrations, translation of errors

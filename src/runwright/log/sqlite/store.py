@@ -1,4 +1,4 @@
-"""SqliteLog: the log in a SQLite file."""
+"""SqliteStore: the log in a SQLite file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from runwright.log.leases import LEASE_RETENTION_MICROS, lease_lost, live_epoch,
 from runwright.log.model import EventFilter, Holder, Lease, RunFilter, RunRow
 from runwright.log.replay import FoldRow, erase_payload, fold_rows
 from runwright.log.row_mapping import alert_from_row, lease_row, run_identity, run_row, store_corrupt
-from runwright.log.run_log import RunLog
 from runwright.log.side_tables import SideTables
 from runwright.log.sql_files import load_queries, with_conditions
-from runwright.log.store import TailEvent
+from runwright.log.store import Store, TailEvent
 from runwright.log.validation import is_valid_name
 
 from .connection import Cursor, coded_errors, connect, prepare_store, read_one
@@ -37,7 +36,7 @@ from .writer import SqliteWriter, WriterCall
 T = TypeVar("T")
 
 
-class SqliteLog(RunLog):
+class SqliteStore(Store):
     """The log in a SQLite file."""
 
     def __init__(self, path: Path, **options: Any) -> None:
@@ -55,12 +54,12 @@ class SqliteLog(RunLog):
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(prepare_store, self.path)
         with coded_errors(self.path):
-            self._writer = SqliteWriter(self.path, self.clock, self.counters, loop, self._notifier.notify)
+            self._writer = SqliteWriter(self.path, self.clock, self.counters, loop, self.notifier.notify)
         self._readers = SqliteReaders(self.path, loop)
 
     async def close(self) -> None:
-        self._append_queue.close()
-        await self._notifier.close()
+        self.append_queue.close()
+        await self.notifier.close()
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await writer.close()
@@ -71,7 +70,7 @@ class SqliteLog(RunLog):
             watch, self._watch_connection = self._watch_connection, None
             watch.close()
 
-    def _enqueue(self, request: AppendRequest) -> None:
+    def enqueue(self, request: AppendRequest) -> None:
         self._require_writer().submit(request)
 
     def _require_writer(self) -> SqliteWriter:
@@ -83,7 +82,7 @@ class SqliteLog(RunLog):
         """Execute an action on the writer thread, in its own transaction."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._require_writer().submit(WriterCall(action, future))
-        return await self._append_queue.within_budget(future)
+        return await self.append_queue.within_budget(future)
 
     # Reading
 
@@ -92,7 +91,7 @@ class SqliteLog(RunLog):
             raise _closed()
         return await self._readers.read(action)
 
-    async def _changed_elsewhere(self) -> bool:
+    async def changed_elsewhere(self) -> bool:
         return await self._read(self._check_data_version)
 
     def _check_data_version(self, _: Cursor) -> bool:
@@ -103,34 +102,34 @@ class SqliteLog(RunLog):
         self._watched_version = version
         return changed
 
-    async def _list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
+    async def list_run_ids(self, before: int, limit: int) -> list[tuple[int, str]]:
         def read(cursor: Cursor) -> list[tuple[int, str]]:
             rows = cursor.execute(self._sql["run_ids"], (before, limit))
             return [(run_key, name.decode(errors="surrogateescape")) for run_key, name in rows]
 
         return await self._read(read)
 
-    async def _find_run(self, run_id: str) -> RunRow | None:
+    async def find_run(self, run_id: str) -> RunRow | None:
         if not is_valid_name(run_id):
             raise store_corrupt(f"The row of run {run_id!r}")  # Only a corrupt file contains such an id.
         rows = await self._run_rows("find_run", (run_id,))
         return rows[0] if rows else None
 
-    async def _find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
+    async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
         return await self._run_rows("find_runs_by_prefix", {"prefix": prefix, "limit": limit, "tenant_id": tenant_id})
 
-    async def _find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
+    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
         rows = await self._run_rows("find_engine_run", (provider, workflow_id, provider_run_id))
         return rows[0] if rows else None
 
-    async def _list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
+    async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         sql, values = with_conditions(self._sql["list_runs"], "?", wanted.conditions(before), limit)
         return [run_row(row) for row in await self._read_sql(sql, values)]
 
     async def _run_rows(self, name: str, bindings: Any) -> list[RunRow]:
         return await self._read(lambda cursor: [run_row(row) for row in cursor.execute(self._sql[name], bindings)])
 
-    async def _read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+    async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         bindings = (run_key, after, -1 if limit is None else limit)
 
         def read(cursor: Cursor) -> list[StoredEvent]:
@@ -142,7 +141,7 @@ class SqliteLog(RunLog):
 
         return await self._read(read)
 
-    async def _fold(self, row: RunRow, until_seq: int | None, until_time: int | None) -> RunState:
+    async def fold(self, row: RunRow, until_seq: int | None = None, until_time: int | None = None) -> RunState:
         def fold(cursor: Cursor) -> RunState:
             state = RunState(detailed=True)
             rows = starmap(FoldRow, cursor.execute(self._sql["read_fold"], (row.run_key,)))
@@ -151,23 +150,23 @@ class SqliteLog(RunLog):
 
         return await self._read(fold)
 
-    async def _select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
+    async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
         bindings = (run_key, after, limit, _json_list(wanted.types), wanted.entity)
         sql = self._sql["select_run"]
         return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
 
-    async def _find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
+    async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
         own = uuid4_bytes(event_id)
         sql, value = (self._sql["find_foreign_id"], event_id) if own is None else (self._sql["find_own_id"], own)
         row: Any = await self._read(lambda cursor: cursor.execute(sql, (run_key, value)).fetchone())
         return None if row is None else row[0]
 
-    async def _find_times_at(self, positions: list[int]) -> list[int | None]:
+    async def find_times_at(self, positions: list[int]) -> list[int | None]:
         sql = self._sql["time_at"]
         row: Any = await self._read(lambda cursor: cursor.execute(sql, (positions[0],)).fetchone())
         return [None if row is None else row[0]]
 
-    async def _read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
+    async def read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
         name = "read_tail" if types is None else "select_tail"
         bindings = (positions[0], limit) if types is None else (positions[0], _json_list(types), limit)
 
@@ -195,19 +194,19 @@ class SqliteLog(RunLog):
             self._identities[run_key] = known
         return known
 
-    async def _find_misplaced_events(self, run_key: int) -> list[int]:
+    async def find_misplaced_events(self, run_key: int) -> list[int]:
         sql = self._sql["misplaced_events"]
         return await self._read(lambda cursor: [row[0] for row in cursor.execute(sql, (run_key,))])
 
-    async def _find_orphaned_runs(self) -> list[int]:
+    async def find_orphaned_runs(self) -> list[int]:
         return await self._read(lambda cursor: [row[0] for row in cursor.execute(self._sql["orphaned_runs"])])
 
     # Maintenance and alerts
 
-    async def _save_summary(self, row: RunRow, summary: RunSummary) -> bool:
+    async def save_summary(self, row: RunRow, summary: RunSummary) -> bool:
         return await self._write(lambda writer: _write_summary(writer, row, summary))
 
-    async def _erase_payload(self, row: RunRow, run_seq: int) -> None:
+    async def erase_payload(self, row: RunRow, run_seq: int) -> None:
         def erase(writer: SqliteWriter) -> None:
             now = writer.find_run(row.identity.run_id)
             assert now is not None, "runs are never removed"
@@ -218,7 +217,7 @@ class SqliteLog(RunLog):
 
         await self._write(erase)
 
-    async def alerts(self, run_id: str | None = None, *, tenant_id: str | None = None) -> list[Alert]:
+    async def alerts(self, run_id: str | None, tenant_id: str | None) -> list[Alert]:
         return [alert_from_row(row) for row in await self._read_sql(self._sql["list_alerts"], (run_id, tenant_id))]
 
     async def raise_alerts(self, alerts: Iterable[Alert]) -> None:
@@ -227,7 +226,7 @@ class SqliteLog(RunLog):
 
     # Leases
 
-    async def acquire_lease(self, owner: str, ttl: float = 5.0, holder: Holder | None = None) -> Lease:
+    async def acquire_lease(self, owner: str, ttl: float, holder: Holder | None) -> Lease:
         def acquire(writer: SqliteWriter) -> Lease:
             earlier = writer.find_lease(owner)
             epoch = 1 if earlier is None else earlier.epoch + 1
@@ -256,7 +255,7 @@ class SqliteLog(RunLog):
         return live_owners(map(lease_row, rows), self.clock.now())
 
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
-        await self.find_run(run_id)
+        await self.get_run(run_id)
 
         def claim(writer: SqliteWriter) -> Fence:
             _check_lease(writer, lease)
@@ -270,8 +269,8 @@ class SqliteLog(RunLog):
 
         return await self._write(claim)
 
-    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None = None) -> None:
-        await self.find_run(run_id)
+    async def release_run(self, run_id: str, fence: Fence, wake_at: int | None) -> None:
+        await self.get_run(run_id)
 
         def release(writer: SqliteWriter) -> None:
             row = writer.find_run(run_id)
@@ -281,7 +280,7 @@ class SqliteLog(RunLog):
 
         await self._write(release)
 
-    async def claim_due(self, lease: Lease, limit: int = 100) -> list[str]:
+    async def claim_due(self, lease: Lease, limit: int) -> list[str]:
         def claim(writer: SqliteWriter) -> list[str]:
             _check_lease(writer, lease)
             now = writer.clock.now()
@@ -298,23 +297,23 @@ class SqliteLog(RunLog):
 
     # For drivers
 
-    async def _end_positions(self) -> list[int]:
+    async def end_positions(self) -> list[int]:
         return [await self._read(lambda cursor: next(cursor.execute(self._sql["end_position"]))[0])]
 
-    async def _find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
+    async def find_signalled_runs(self, positions: list[int]) -> tuple[list[str], list[int]]:
         sql = self._sql["runs_signalled"]
         rows = await self._read(lambda cursor: cursor.execute(sql, (positions[0],)).fetchall())
         return [run_id for _, run_id in rows], [rows[-1][0]] if rows else positions
 
-    async def _find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
+    async def find_seq_by_key(self, run_key: int, entity: str, key: bytes) -> int | None:
         sql = self._sql["find_key"]
         row = await self._read(lambda cursor: cursor.execute(sql, (run_key, entity, key)).fetchone())
         return None if row is None else row[0]
 
-    async def _store_plan(self, name: str, body: bytes) -> None:
+    async def store_plan(self, name: str, body: bytes) -> None:
         await self._write(lambda writer: writer.execute("insert_plan", (name, body)))
 
-    async def _load_plan(self, name: str) -> bytes | None:
+    async def load_plan(self, name: str) -> bytes | None:
         row = await self._read(lambda cursor: cursor.execute(self._sql["load_plan"], (name,)).fetchone())
         return None if row is None else row[0]
 

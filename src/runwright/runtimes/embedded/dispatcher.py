@@ -230,7 +230,7 @@ class Dispatcher:
 
     async def watch(self) -> None:
         """Handle what workers report, until cancelled."""
-        self._services.log.subscribe(self.notify)
+        self._services.log.store.subscribe(self.notify)
         clock = self._services.clock
         swept_at = clock.monotonic()
         while True:

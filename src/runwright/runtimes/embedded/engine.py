@@ -56,7 +56,7 @@ class Engine:
         self.supervisor = Supervisor(self)
         self.dispatcher: Dispatcher | None = None
         if settings.workers != "none":
-            self.dispatcher = Dispatcher(services, TaskQueue(services.log), owner, self._drivers_get)
+            self.dispatcher = Dispatcher(services, TaskQueue(services.log.store), owner, self._drivers_get)
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: dict[str, int | None] = {}  # idle runs, and when they are due
@@ -214,14 +214,14 @@ class Engine:
         lease = self.keeper.lease
         assert lease is not None
         try:
-            return await self.log.claim_run(run_id, lease)
+            return await self.log.leases.claim_run(run_id, lease)
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
             if (problem := await self.keeper.replace(lease, error)) is not None:
                 raise problem from None
             assert self.keeper.lease is not None
-            return await self.log.claim_run(run_id, self.keeper.lease)
+            return await self.log.leases.claim_run(run_id, self.keeper.lease)
 
     async def drive_claimed(self, run_id: str) -> bool:
         """Drive a run that this process owns. False if it has ended."""
@@ -391,7 +391,7 @@ class Engine:
         await session.apply_signals()
         if session.status not in ENDED:
             is_open = session.status is RunStatus.RUNNING
-            await self.log.release_run(run_id, fence, self.clock.now() if is_open else None)
+            await self.log.leases.release_run(run_id, fence, self.clock.now() if is_open else None)
         return session.status
 
     def on_signal(self, run_id: str) -> None:

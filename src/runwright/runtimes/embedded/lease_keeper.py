@@ -40,7 +40,7 @@ class LeaseKeeper:
 
     async def acquire(self) -> None:
         requested = self._clock.monotonic()
-        self.lease = await self._log.acquire_lease(self._owner, self._ttl, this_process())
+        self.lease = await self._log.leases.acquire(self._owner, self._ttl, this_process())
         self._valid_until = requested + self._ttl * _SAFETY
 
     @property
@@ -66,7 +66,7 @@ class LeaseKeeper:
 
     async def _renew(self, lease: Lease) -> None:
         requested = self._clock.monotonic()
-        self.lease = await self._log.renew_lease(lease)
+        self.lease = await self._log.leases.renew(lease)
         self._valid_until = requested + self._ttl * _SAFETY
 
     async def renew_loop(self) -> None:
@@ -101,4 +101,4 @@ class LeaseKeeper:
 
     async def release(self) -> None:
         if self.lease is not None:
-            await self._log.release_lease(self.lease)
+            await self._log.leases.release(self.lease)

@@ -153,7 +153,7 @@ class RunDriver:
 
     def release(self) -> None:
         """Stop owning the run. It is not due either: an operator has to resume it."""
-        self._services.spawn(self._services.log.release_run(self.run.run_id, self.session.fence))
+        self._services.spawn(self._services.log.leases.release_run(self.run.run_id, self.session.fence))
 
     async def _run_cycle(self) -> bool:
         """Take one turn and act on it. True when there is nothing more to drive."""

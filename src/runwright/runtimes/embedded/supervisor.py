@@ -106,7 +106,7 @@ class Supervisor:
         """Claim every run that is due and that no live process drives, and drive it."""
         assert self._engine.keeper.lease is not None
         try:
-            claimed = await self._engine.log.claim_due(self._engine.keeper.lease)
+            claimed = await self._engine.log.leases.claim_due(self._engine.keeper.lease)
         except RunwrightError as error:
             logger.warning("Claiming abandoned runs failed, retrying: %s", error)
             return []
@@ -124,6 +124,6 @@ class Supervisor:
         """Another process may be able to drive it; if not, this one tries again later."""
         engine = self._engine
         try:
-            await engine.log.release_run(run_id, engine.keeper.fence, engine.clock.now() + RELEASE_MICROS)
+            await engine.log.leases.release_run(run_id, engine.keeper.fence, engine.clock.now() + RELEASE_MICROS)
         except RunwrightError as error:
             logger.warning("Releasing run %s failed: %s", run_id, error)

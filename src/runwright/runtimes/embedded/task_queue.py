@@ -14,7 +14,7 @@ import msgspec
 from runwright.contract.events import RunIdentity
 from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo
-from runwright.log.run_log import RunLog
+from runwright.log.store import Store
 from runwright.plans.secret_refs import SecretPlace
 
 LEASE_SECONDS = 5.0
@@ -82,40 +82,38 @@ class ClaimedTask(NamedTuple):
 
 
 class TaskQueue:
-    def __init__(self, log: RunLog) -> None:
-        self._side_tables = log.side_tables
-        self._log = log
+    def __init__(self, store: Store) -> None:
+        self._side_tables = store.side_tables
+        self._store = store
 
     def _lease_end(self) -> int:
-        return self._log.store_time() + int(LEASE_SECONDS * 1e6)
+        return self._store.time() + int(LEASE_SECONDS * 1e6)
 
     # For drivers
 
     async def offer(self, run: RunIdentity, path: str, attempt: int, queue: str, owner: str) -> WorkerTask:
         """Offer a step, or become the owner of the offer of an earlier driver. Returns the task as it is now."""
         row = (await self._side_tables.write("offer_task", run.run_id, run.tenant_id, path, attempt, queue, owner))[0]
-        await self._log.notify()
+        await self._store.notify()
         return WorkerTask(*row)
 
     async def pending_changes(self, owner: str) -> list[WorkerTask]:
         """Return the tasks that were claimed or completed, and those whose worker lost its lease."""
-        return [
-            WorkerTask(*row) for row in await self._side_tables.read("pending_tasks", owner, self._log.store_time())
-        ]
+        return [WorkerTask(*row) for row in await self._side_tables.read("pending_tasks", owner, self._store.time())]
 
     async def start(self, task: WorkerTask, assignment: StepAssignment) -> bool:
         """Assign the step to the worker that claimed it, after its start is in the log. False if the lease was lost."""
         done = await self._side_tables.write(
             "start_task", task.task_id, task.lease_no, msgspec.json.encode(assignment), self._lease_end()
         )
-        await self._log.notify()
+        await self._store.notify()
         return bool(done)
 
     async def requeue(self, task: WorkerTask, *, hold: bool = False, lost: bool = False) -> bool:
         """Offer a task again, or hold it. `lost` counts a lost worker. False if its lease has changed."""
         state = "HELD" if hold else "OFFERED"
         done = await self._side_tables.write("requeue_task", task.task_id, task.lease_no, state, int(lost))
-        await self._log.notify()
+        await self._store.notify()
         return bool(done)
 
     async def hold(self, run_id: str) -> None:
@@ -125,7 +123,7 @@ class TaskQueue:
     async def stop(self, task_id: int, mode: int) -> None:
         """Request that the worker stops the step; `mode` is STOP or KILL. The worker learns of it by its heartbeat."""
         await self._side_tables.write("stop_task", task_id, mode)
-        await self._log.notify()
+        await self._store.notify()
 
     async def drop(self, run_id: str, path: str, attempt: int) -> None:
         await self._side_tables.write("delete_task", run_id, path, attempt)
@@ -146,7 +144,7 @@ class TaskQueue:
     async def answer_report(self, report_no: int, error: str) -> None:
         """Answer a report: with an empty text if the checkpoint is durable, otherwise with the error."""
         await self._side_tables.write("answer_report", report_no, error)
-        await self._log.notify()
+        await self._store.notify()
 
     # For workers, through a server
 
@@ -155,7 +153,7 @@ class TaskQueue:
         names = msgspec.json.encode(list(queues)).decode()
         rows = await self._side_tables.write("claim_tasks", worker, self._lease_end(), names, tenant_id, limit)
         if rows:
-            await self._log.notify()
+            await self._store.notify()
         return [ClaimedTask(row[0], row[1]) for row in rows]
 
     async def load_assignments(self, worker: str, claimed: dict[int, int]) -> tuple[dict[int, bytes], set[int]]:
@@ -182,18 +180,18 @@ class TaskQueue:
         """Store the outcome that a worker reports. False if the worker has lost its lease."""
         rows = await self._side_tables.write("end_task", task_id, lease_no, worker, outcome)
         if rows:
-            await self._log.notify()
+            await self._store.notify()
         return bool(rows)
 
     async def release(self, task_id: int, lease_no: int) -> None:
         """Offer a task again, released by a worker that stops."""
         await self._side_tables.write("requeue_task", task_id, lease_no, "OFFERED", 0)
-        await self._log.notify()
+        await self._store.notify()
 
     async def add_report(self, task_id: int, lease_no: int, body: bytes) -> int:
         """Add a checkpoint for the driver to write. Returns the number of the report."""
         rows = await self._side_tables.write("insert_report", task_id, lease_no, body)
-        await self._log.notify()
+        await self._store.notify()
         return rows[0][0]
 
     async def record_artifact(self, task_id: int, lease_no: int, ref: ArtifactRef) -> None:

@@ -251,7 +251,7 @@ async def readyz(request_context: InjectedContext) -> Response[Health]:
         return json_response({"status": "closing", "detail": "This server is shutting down."}, status=503)
     try:
         async with asyncio.timeout(READY_SECONDS):
-            await service.log.side_tables.read("token_exists")
+            await service.log.store.side_tables.read("token_exists")
         service.operations.engine.keeper.check()
     except (RunwrightError, TimeoutError) as error:
         detail = error.detail if isinstance(error, RunwrightError) else "The store is unavailable."
