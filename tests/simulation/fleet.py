@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 
-class LeavingNoop(NoopTool):
+class WorkerNoop(NoopTool):
     """Does nothing, and lets a worker do it."""
 
     stays_here = False
@@ -49,7 +49,7 @@ class FaultySideTables:
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "The table does not answer.", outcome="unknown")
 
 
-class Crew:
+class WorkerFleet:
     """As many workers as are needed: one that is lost is replaced."""
 
     def __init__(self, world: World, store: Any) -> None:

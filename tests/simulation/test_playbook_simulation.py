@@ -117,7 +117,7 @@ def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypat
         assert (await world.log.snapshot("run-1")).status == "RUNNING"
         assert await table.claim("w2", ["default"], None, 1), "it is on offer again"
 
-    monkeypatch.setattr(world_module, "Crew", NoCrew)
+    monkeypatch.setattr(world_module, "WorkerFleet", NoCrew)
     monkeypatch.setattr(world_module.ProcessLog, "append_prepared", slowly)
     world = World(1)
     world.faults, world.has_workers = 0.0, True

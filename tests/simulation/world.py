@@ -23,7 +23,7 @@ from runwright.runtimes.settings import EngineSettings
 from runwright.storage.tiers import MemoryTier, in_memory_tiers
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
-from simulation.fleet import Crew, FaultySideTables, LeavingNoop
+from simulation.fleet import FaultySideTables, WorkerFleet, WorkerNoop
 
 
 class Killed(BaseException):
@@ -197,7 +197,7 @@ class Process:
         nothing: Any = _NoOutput()
         tools = builtin_tools()
         if world.has_workers:
-            tools["noop"] = LeavingNoop()
+            tools["noop"] = WorkerNoop()
         plans = PlanStore(world.log, queues_of(workers, tools))
         tiers = in_memory_tiers(world.log.clock.now, world.tier)
         services = RunServices(handle, self.executor, tools, plans, nothing, nothing, settings, tiers=tiers)
@@ -247,7 +247,7 @@ class World:
         self.losses = self.dice.choice((0.0, 0.1, 0.3))
         self.left_alone = self.dice.random() < 0.4
         self.slice = self.dice.choice((1, 4, 1000))  # events an append, where there are many
-        self.crew: Crew | None = None
+        self.crew: WorkerFleet | None = None
         self.tier = FlakyTier(self)
         self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
         self.script: Callable[[str, int], Outcome | None] = lambda _path, _attempt: None
@@ -281,7 +281,7 @@ class World:
             if not self.has_workers:
                 return await work(self)
             table: Any = WorkerStore(self)
-            self.crew = Crew(self, table)
+            self.crew = WorkerFleet(self, table)
             crew = asyncio.create_task(self.crew.work())
             try:
                 return await work(self)

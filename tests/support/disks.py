@@ -13,7 +13,7 @@ import pytest
 
 
 @contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Path]:
+def mounted_disk(folder: Path, size: str) -> Iterator[Path]:
     """A disk of this size, such as `2m`, or a skip where none can be had."""
     place = folder / "disk"
     place.mkdir()

@@ -21,7 +21,7 @@ async def engine(store: str, **settings: Any) -> AsyncGenerator[Operations]:
         yield operations
 
 
-async def event(
+async def wait_for_event(
     operations: Operations, run_id: str, event_type: str, step: str | None = None, attempt: int = 1
 ) -> rw.RunEventRecord:
     """Wait for an event."""
@@ -39,27 +39,27 @@ async def event(
     return found
 
 
-async def run(operations: Operations, plan: dict[str, Any], **start: Any) -> rw.RunSnapshot:
+async def run_plan(operations: Operations, plan: dict[str, Any], **start: Any) -> rw.RunSnapshot:
     """Run a plan to its end."""
     run_id = await operations.start(operations.load(plan), **start)
-    return await ended(operations, run_id)
+    return await wait_for_end(operations, run_id)
 
 
-async def ended(operations: Operations, run_id: str) -> rw.RunSnapshot:
+async def wait_for_end(operations: Operations, run_id: str) -> rw.RunSnapshot:
     snapshot = await operations.wait(run_id, PATIENCE)
-    told = "\n".join(await story(operations, run_id))
+    told = "\n".join(await event_lines(operations, run_id))
     assert snapshot.status in ("COMPLETED", "FAILED", "CANCELLED"), f"it did not end:\n{told}"
     assert not snapshot.inconsistent, told
     assert not {"RUNNING", "PENDING"} & {step.status for step in snapshot.steps}, told
     return snapshot
 
 
-async def story(operations: Operations, run_id: str) -> list[str]:
+async def event_lines(operations: Operations, run_id: str) -> list[str]:
     """The run's events, one short line each."""
-    return [line(record) for record in await operations.log.read(run_id)]
+    return [event_line(record) for record in await operations.log.read(run_id)]
 
 
-def line(record: rw.RunEventRecord) -> str:
+def event_line(record: rw.RunEventRecord) -> str:
     payload = record.payload or {}
     error = payload.get("error") or {}
     more = payload.get("reasonCode") or error.get("code") or payload.get("engineResult") or payload.get("code") or ""
@@ -69,7 +69,7 @@ def line(record: rw.RunEventRecord) -> str:
     return " ".join(filter(None, (record.event_type, record.step_id, attempt, more)))
 
 
-def only(lines: list[str], *kinds: str) -> list[str]:
+def lines_of_types(lines: list[str], *kinds: str) -> list[str]:
     return [entry for entry in lines if entry.split()[0] in kinds]
 
 
@@ -81,12 +81,12 @@ def step_of(snapshot: rw.RunSnapshot, step_id: str) -> rw.StepSnapshot:
     return next(step for step in snapshot.steps if step.step_id == step_id)
 
 
-def reasons(lines: list[str]) -> dict[str, str]:
+def skip_reasons(lines: list[str]) -> dict[str, str]:
     """Why each skipped step was skipped."""
     return {entry.split()[1]: entry.split()[-1] for entry in lines if entry.startswith("StepSkipped")}
 
 
-async def alerts(operations: Operations, run_id: str, code: str) -> list[rw.Alert]:
+async def wait_for_alerts(operations: Operations, run_id: str, code: str) -> list[rw.Alert]:
     """Wait for an alert of this kind."""
 
     async def look() -> list[rw.Alert]:
@@ -95,19 +95,19 @@ async def alerts(operations: Operations, run_id: str, code: str) -> list[rw.Aler
     return await until(look, f"alert {code}")
 
 
-def python(code: str, **args: Any) -> dict[str, Any]:
+def python_inputs(code: str, **args: Any) -> dict[str, Any]:
     return {"code": code, "args": args}
 
 
-def sleep(seconds: float, value: Any = None) -> dict[str, Any]:
+def sleep_inputs(seconds: float, value: Any = None) -> dict[str, Any]:
     return {"call": "support.engine_steps:sleep", "args": {"seconds": seconds, "value": value}}
 
 
-def once(file: object, **more: Any) -> dict[str, Any]:
+def fail_once_inputs(file: object, **more: Any) -> dict[str, Any]:
     """Fails the first time, as seen by a file."""
     return {"call": "support.engine_steps:fail_times", "args": {"file": str(file), "times": 1, **more}}
 
 
-def held(file: object, **more: Any) -> dict[str, Any]:
+def wait_for_file_inputs(file: object, **more: Any) -> dict[str, Any]:
     """Runs until the file is there, or it is told to stop."""
     return {"call": "support.engine_steps:wait_for_file", "args": {"file": str(file), **more}}

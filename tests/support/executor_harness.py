@@ -20,7 +20,7 @@ from support.waiting import until
 class Job:
     """One step under way, its output, and how it ended."""
 
-    def __init__(self, desk: Desk, work: Work, output: list[tuple[str, bytes]]) -> None:
+    def __init__(self, desk: ExecutorHarness, work: Work, output: list[tuple[str, bytes]]) -> None:
         self.context = work.context
         self._output = output
         self.outcomes: list[Outcome] = []
@@ -63,7 +63,7 @@ class Job:
 TOKEN = sha256(b"run 1|s|1").hexdigest()
 
 
-class Desk:
+class ExecutorHarness:
     """An executor, and short ways to hand it work."""
 
     def __init__(self, executor: Executor) -> None:
@@ -109,9 +109,9 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(**options: Any) -> AsyncIterator[Desk]:
+async def executor_harness(**options: Any) -> AsyncIterator[ExecutorHarness]:
     executor = Executor(asyncio.get_running_loop(), **options)
     try:
-        yield Desk(executor)
+        yield ExecutorHarness(executor)
     finally:
         executor.close()

@@ -55,14 +55,14 @@ KINDS = {
 }
 
 
-def loaded(text: str | bytes, name: str = "test.yaml") -> LoadedPlan:
+def load_text(text: str | bytes, name: str = "test.yaml") -> LoadedPlan:
     return load_plan(text, name=name, tools=KINDS)
 
 
-def problems(text: str | bytes, name: str = "test.yaml") -> list[str]:
+def problems_of(text: str | bytes, name: str = "test.yaml") -> list[str]:
     """What is wrong with a plan, as people see it."""
     try:
-        loaded(text, name)
+        load_text(text, name)
     except PlanInvalid as invalid:
         return [str(problem) for problem in invalid.problems]
     return []

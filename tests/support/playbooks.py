@@ -6,9 +6,9 @@ from typing import Any
 
 import runwright as rw
 from runwright.control.operations import Operations
-from support import engine as engine_kit
+from support.engine import event_lines, run_plan
 
-HOLD = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
+WAIT_FOR_FILE = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
 """Code that goes on once there is a file."""
 
 
@@ -19,7 +19,7 @@ def playbook(*steps: dict[str, Any], workload: dict[str, Any] | None = None, **m
     return {**document, "workflow": list(steps)}
 
 
-def code(text: str, **args: Any) -> dict[str, Any]:
+def python_task(text: str, **args: Any) -> dict[str, Any]:
     return {"kind": "python", "code": text, "args": args}
 
 
@@ -39,14 +39,16 @@ def otherwise(do: str, **more: Any) -> dict[str, Any]:
     return {"else": {"then": {"do": do, **more}}}
 
 
-def to(*names: str, mode: str = "exclusive") -> dict[str, Any]:
+def arcs_to(*names: str, mode: str = "exclusive") -> dict[str, Any]:
     return {"spec": {"mode": mode}, "arcs": [{"step": name} for name in names]}
 
 
-async def play(operations: Operations, document: dict[str, Any], **start: Any) -> tuple[rw.RunSnapshot, list[str]]:
+async def run_playbook(
+    operations: Operations, document: dict[str, Any], **start: Any
+) -> tuple[rw.RunSnapshot, list[str]]:
     """Run a playbook to its end: how it ended, and its story."""
-    snapshot = await engine_kit.run(operations, document, **start)
-    return snapshot, await engine_kit.story(operations, snapshot.run_id)
+    snapshot = await run_plan(operations, document, **start)
+    return snapshot, await event_lines(operations, snapshot.run_id)
 
 
 async def context_of(operations: Operations, run_id: str) -> dict[str, Any]:
@@ -57,5 +59,5 @@ async def context_of(operations: Operations, run_id: str) -> dict[str, Any]:
     return ctx
 
 
-async def result(operations: Operations, snapshot: rw.RunSnapshot) -> Any:
+async def result_of(operations: Operations, snapshot: rw.RunSnapshot) -> Any:
     return await operations.run_result(snapshot.run_id)

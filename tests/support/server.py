@@ -18,7 +18,7 @@ from runwright.server.settings import ServerSettings
 from support.waiting import until
 
 HELLO = {"plan": "hello", "steps": [{"id": "greet", "shell": "echo hello"}]}
-HELD = {"plan": "held", "steps": [{"id": "wait", "wait": "1h"}, {"id": "after", "noop": {}}]}
+WAITING = {"plan": "held", "steps": [{"id": "wait", "wait": "1h"}, {"id": "after", "noop": {}}]}
 
 
 class Caller:
@@ -31,17 +31,17 @@ class Caller:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.http = httpx.AsyncClient(base_url=address, headers=headers, timeout=60)
 
-    async def ask(self, method: str, path: str, expected: int = 200, **more: Any) -> Any:
+    async def request(self, method: str, path: str, expected: int = 200, **more: Any) -> Any:
         """What the server answers, which must have this status."""
         answer = await self.http.request(method, path, **more)
         assert answer.status_code == expected, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content and "json" in answer.headers.get("content-type", "") else answer.text
 
     async def get(self, path: str, expected: int = 200, **more: Any) -> Any:
-        return await self.ask("GET", path, expected, **more)
+        return await self.request("GET", path, expected, **more)
 
     async def post(self, path: str, body: Any = None, expected: int = 200, **more: Any) -> Any:
-        return await self.ask("POST", path, expected, json=body, **more)
+        return await self.request("POST", path, expected, json=body, **more)
 
     async def start(self, plan: Any = None, expected: int = 201, **more: Any) -> Any:
         return await self.post("/v1/runs", {"plan": plan or HELLO, **more}, expected)
@@ -49,23 +49,23 @@ class Caller:
     async def run(self, plan: Any = None, **more: Any) -> str:
         """Run a plan to its end."""
         run_id = (await self.start(plan, **more))["runId"]
-        ended = await self.get(f"{at(run_id)}?wait=30s")
+        ended = await self.get(f"{run_path(run_id)}?wait=30s")
         assert ended["status"] in ("COMPLETED", "FAILED", "CANCELLED"), ended
         return run_id
 
-    async def hold(self, run_id: str) -> Any:
+    async def start_waiting(self, run_id: str) -> Any:
         """Start a run that waits, and wait until it does: from here on nothing is written unless somebody asks."""
-        await self.start(HELD, context={"runId": run_id})
+        await self.start(WAITING, context={"runId": run_id})
 
         async def waits() -> bool:
-            return (await self.get(f"{at(run_id)}/events?eventType=StepDelayed&stepId=wait"))["events"] != []
+            return (await self.get(f"{run_path(run_id)}/events?eventType=StepDelayed&stepId=wait"))["events"] != []
 
         await until(waits)
-        return await self.get(f"{at(run_id)}/events")
+        return await self.get(f"{run_path(run_id)}/events")
 
     async def signal(self, run_id: str, kind: str, expected: int = 200, **more: Any) -> Any:
         body = {"signalId": self.service.log.ids.event_id(), "signalType": kind, **more}
-        return await self.post(f"{at(run_id)}/signals", body, expected)
+        return await self.post(f"{run_path(run_id)}/signals", body, expected)
 
     async def stream(self, path: str, **headers: str) -> AsyncGenerator[dict[str, Any]]:
         """Server-sent events, as they come."""
@@ -83,11 +83,11 @@ class Caller:
                     event = {}
 
 
-def at(run_id: str) -> str:
+def run_path(run_id: str) -> str:
     return f"/v1/runs/{quote(run_id, safe='')}"
 
 
-class Office:
+class RunningServer:
     """A server, and the callers it knows."""
 
     def __init__(self, service: Service, address: str) -> None:
@@ -100,7 +100,7 @@ class Office:
         self.callers.append(made)
         return made
 
-    async def somebody(
+    async def caller_with(
         self, *roles: str, tenant: str | None = None, name: str | None = None, scopes: tuple[str, ...] = (), **more: Any
     ) -> Caller:
         """A caller with a token of their own."""
@@ -111,11 +111,11 @@ class Office:
 
 
 @asynccontextmanager
-async def office(store: str, **settings: Any) -> AsyncGenerator[Office]:
+async def running_server(store: str, **settings: Any) -> AsyncGenerator[RunningServer]:
     """A server on a store, on a real socket."""
     wanted = ServerSettings(**{"port": 0, "rate": 0, **settings})
     async with open_server(store, wanted) as (service, address):
-        made = Office(service, address)
+        made = RunningServer(service, address)
         try:
             yield made
         finally:
@@ -123,7 +123,7 @@ async def office(store: str, **settings: Any) -> AsyncGenerator[Office]:
 
 
 @contextmanager
-def served(store: str, **settings: Any) -> Iterator[str]:
+def server_in_thread(store: str, **settings: Any) -> Iterator[str]:
     """A server in a thread of its own; its address."""
     ready, stop = threading.Event(), threading.Event()
     found: list[str] = []

@@ -18,7 +18,7 @@ from pathlib import Path
 _CODE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
-class Picture:
+class TerminalScreen:
     """What a terminal makes of the little that our screen sends it."""
 
     def __init__(self, lines: int = 200) -> None:
@@ -108,8 +108,8 @@ class Terminal:
         return code
 
     @property
-    def picture(self) -> Picture:
-        picture = Picture(2000)
+    def screen(self) -> TerminalScreen:
+        picture = TerminalScreen(2000)
         picture.feed(self.output)
         return picture
 

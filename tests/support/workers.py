@@ -15,13 +15,13 @@ from runwright.runtimes.embedded import task_queue as tasks
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker
-from support.server import Caller, Office, at
+from support.server import Caller, RunningServer, run_path
 from support.waiting import until
 
 
 @asynccontextmanager
 async def worker(
-    there: Office, name: str = "w1", token: str | None = None, drain: float = 5.0, **more: Any
+    there: RunningServer, name: str = "w1", token: str | None = None, drain: float = 5.0, **more: Any
 ) -> AsyncGenerator[Worker]:
     line = HttpTransport([there.address], token, retry_seconds=None)
     made = Worker(line, name, all_tools(), EnvironmentSecrets(), **more)
@@ -35,7 +35,7 @@ async def worker(
         await line.close()
 
 
-async def nothing_left(there: Office) -> None:
+async def wait_for_empty_queue(there: RunningServer) -> None:
     """The table is cleared a moment after the log says that the run has ended."""
 
     async def cleared() -> bool:
@@ -44,12 +44,12 @@ async def nothing_left(there: Office) -> None:
     await until(cleared)
 
 
-async def types(caller: Caller, run_id: str) -> list[tuple[str, str | None]]:
-    events = (await caller.get(f"{at(run_id)}/events"))["events"]
+async def event_types(caller: Caller, run_id: str) -> list[tuple[str, str | None]]:
+    events = (await caller.get(f"{run_path(run_id)}/events"))["events"]
     return [(event["eventType"], event.get("stepId")) for event in events]
 
 
-class Lost(Worker):
+class LostWorker(Worker):
     """A worker that takes steps and is never heard of again."""
 
     async def _run_job(self, job: Any) -> None:
@@ -61,7 +61,7 @@ class Lost(Worker):
     async def _release_jobs(self) -> None: ...
 
 
-def leases_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a test need not wait long for a worker to be given up."""
     monkeypatch.setattr(tasks, "LEASE_SECONDS", 0.5)
     monkeypatch.setattr(dispatch, "POLL", 0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.paths import ROOT
-from support.server import served
+from support.server import server_in_thread
 
 README = ROOT / "README.md"
 
@@ -21,7 +21,7 @@ def test_start_watch_pause_resume(file_store: str, tmp_path: Path) -> None:
     section = README.read_text().partition("## A server")[2]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block is not None
-    with served(file_store) as address:
+    with server_in_thread(file_store) as address:
         script = block[1].replace("http://127.0.0.1:8484", address) + "\nwait\n"
         done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -13,14 +13,14 @@ import pytest
 
 import runwright as rw
 from runwright.runtimes.settings import EngineSettings
-from support.engine import held, python
+from support.engine import python_inputs, wait_for_file_inputs
 
 PLAN: dict[str, Any] = {
     "plan": "p",
     "params": {"day": 1},
     "steps": [
-        {"id": "a", "python": python("d + 1", d="{{ params.day }}")},
-        {"id": "b", "python": python("x * 10", x="{{ steps.a.result }}")},
+        {"id": "a", "python": python_inputs("d + 1", d="{{ params.day }}")},
+        {"id": "b", "python": python_inputs("x * 10", x="{{ steps.a.result }}")},
     ],
 }
 
@@ -92,7 +92,9 @@ def test_events_of_a_cancelled_run_can_be_followed_to_the_end(store: str) -> Non
 def test_signals_are_sent_and_answered(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with rw.open(store) as app:
-        run = app.start({"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]})
+        run = app.start(
+            {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
+        )
         assert run.signal("PAUSE").decision == "ACCEPTED"
         assert run.status == "PAUSED"
         assert run.wait(timeout=0.05).status == "PAUSED"
@@ -111,7 +113,7 @@ def test_a_step_without_a_result_says_why(store: str) -> None:
             {
                 "plan": "p",
                 "onFailure": "continue",
-                "steps": [{"id": "a", "python": python("1 / 0")}, {"id": "b", "noop": {}}],
+                "steps": [{"id": "a", "python": python_inputs("1 / 0")}, {"id": "b", "noop": {}}],
             }
         )
         run.wait()
@@ -149,7 +151,7 @@ def test_a_rerun_is_a_new_run(store: str) -> None:
 
 def test_closing_with_a_run_in_flight_hands_it_over(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    plan = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    plan = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     began = time.monotonic()
     with rw.open(store) as app:
         app.start(plan, run_id="run-1")
@@ -208,7 +210,7 @@ def test_an_error_in_the_program_closes_the_app(store: str) -> None:
 
 def test_two_apps_in_one_program_do_not_disturb_each_other(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    plan = {"plan": "p", "steps": [{"id": "a", "python": held(go)}]}
+    plan = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}]}
     with rw.open(store) as one, rw.open(store, recover=True) as other:
         run = one.start(plan, run_id="run-1")
         same = other.start(plan, run_id="run-1")
@@ -230,7 +232,7 @@ async def test_the_same_with_await(store: str, tmp_path: Path) -> None:
         again = await app.rerun(run.run_id)
         assert (await again.wait()).status == "COMPLETED"
         assert await (await app.run(run.run_id)).status() == "COMPLETED"
-        held_run = await app.start({"plan": "p", "steps": [{"id": "a", "python": held(go)}]})
+        held_run = await app.start({"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}]})
         assert (await held_run.signal("PAUSE", reason="x")).engine_result == "PAUSED"
         go.touch()
         await held_run.signal("RESUME")
@@ -243,7 +245,9 @@ async def test_a_program_that_blocks_its_own_loop_loses_no_lease(
     monkeypatch.setitem(EngineSettings.__init__.__kwdefaults__, "lease_ttl", 1.0)
     go = tmp_path / "go"
     async with rw.open_async(store) as app:
-        run = await app.start({"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]})
+        run = await app.start(
+            {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
+        )
         time.sleep(1.5)  # noqa: ASYNC251 - the program's fault, not the engine's
         go.touch()
         snapshot = await run.wait(timeout=20)
@@ -254,7 +258,7 @@ async def test_a_program_that_blocks_its_own_loop_loses_no_lease(
 async def test_many_wait_for_one_run(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with rw.open_async(store) as app:
-        run = await app.start({"plan": "p", "steps": [{"id": "a", "python": held(go)}]})
+        run = await app.start({"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}]})
         waiting = [asyncio.create_task(run.wait()) for _ in range(10)]
         await asyncio.sleep(0.05)
         go.touch()

@@ -17,7 +17,17 @@ from runwright.contract.plan import content_hash, plan_body
 from runwright.control.plan_loader import read_data, read_plan_file
 from runwright.control.subruns import child_id
 from runwright.plans.problems import PlanInvalid
-from support.engine import ended, engine, event, once, run, sleep, statuses, step_of, story
+from support.engine import (
+    engine,
+    event_lines,
+    fail_once_inputs,
+    run_plan,
+    sleep_inputs,
+    statuses,
+    step_of,
+    wait_for_end,
+    wait_for_event,
+)
 
 CHILD = """
 plan: child
@@ -48,12 +58,12 @@ def child_plan(**step: Any) -> None:
 
 async def test_a_step_is_a_run_with_a_log_of_its_own(store_url: str) -> None:
     async with engine(store_url, stop_grace=0.3) as operations:
-        snapshot = await run(operations, parent(params={"day": "tuesday"}), run_id="r")
+        snapshot = await run_plan(operations, parent(params={"day": "tuesday"}), run_id="r")
         assert snapshot.status == "COMPLETED"
         assert await operations.result("r", "after") == {"day": "tuesday", "rows": [1, 2]}
         child = await operations.log.snapshot("r/sub")
         assert (child.status, statuses(child)) == ("COMPLETED", {"extract": "SUCCESS", "load": "SUCCESS"})
-        queued = await event(operations, "r/sub", "RunQueued")
+        queued = await wait_for_event(operations, "r/sub", "RunQueued")
         assert {"parentRunId": "r", "parentStepId": "sub"}.items() <= (queued.payload or {}).items()
         for run_id in ("r", "r/sub"):
             assert [finding async for finding in operations.log.verify(run_id)] == []
@@ -71,19 +81,19 @@ async def test_each_iteration_is_a_run(store_url: str) -> None:
         ],
     }
     async with engine(store_url, stop_grace=0.3) as operations:
-        assert (await run(operations, plan, run_id="r")).status == "COMPLETED"
+        assert (await run_plan(operations, plan, run_id="r")).status == "COMPLETED"
         assert [part["day"] for part in await operations.result("r", "each")] == ["a", "b"]
         assert (await operations.log.snapshot("r/each[1]")).status == "COMPLETED"
 
 
 async def test_a_run_that_is_cancelled_takes_its_own_with_it(store_url: str) -> None:
-    child_plan(python=sleep(60))
+    child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         run_id = await operations.start(operations.load(parent()), run_id="r")
-        await event(operations, "r/sub", "StepStarted", "work")
+        await wait_for_event(operations, "r/sub", "StepStarted", "work")
         await operations.signal(run_id, "CANCEL", reason="enough")
-        assert (await ended(operations, "r")).status == "CANCELLED"
-        child = await ended(operations, "r/sub")
+        assert (await wait_for_end(operations, "r")).status == "CANCELLED"
+        child = await wait_for_end(operations, "r/sub")
         assert child.status == "CANCELLED"
         accepted = next(
             record for record in await operations.log.read("r/sub") if record.event_type == "SignalAccepted"
@@ -92,29 +102,29 @@ async def test_a_run_that_is_cancelled_takes_its_own_with_it(store_url: str) -> 
 
 
 async def test_an_emergency_stop_stops_them_all(store_url: str) -> None:
-    child_plan(python=sleep(60))
+    child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
-        await event(operations, "r/sub", "StepStarted", "work")
+        await wait_for_event(operations, "r/sub", "StepStarted", "work")
         await operations.signal("r", "EMERGENCY_STOP", {"reason": "fire"})
-        assert (await ended(operations, "r")).status == "CANCELLED"
-        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+        assert (await wait_for_end(operations, "r")).status == "CANCELLED"
+        assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
 async def test_the_timeout_of_the_step_ends_its_run(store_url: str) -> None:
-    child_plan(python=sleep(60))
+    child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         plan = parent()
         plan["steps"][0]["timeout"] = "200ms"
-        snapshot = await run(operations, plan, run_id="r")
+        snapshot = await run_plan(operations, plan, run_id="r")
         assert step_of(snapshot, "sub").error.code == "STEP_TIMEOUT"
-        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+        assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
 async def test_a_failed_run_fails_its_step_and_says_where(store_url: str) -> None:
     child_plan(python={"code": "1 / 0"})
     async with engine(store_url, stop_grace=0.3) as operations:
-        snapshot = await run(operations, parent(), run_id="r")
+        snapshot = await run_plan(operations, parent(), run_id="r")
         error = step_of(snapshot, "sub").error
         assert error.code == "SUBRUN_FAILED"
         assert "r/sub" in error.message
@@ -124,13 +134,13 @@ async def test_a_failed_run_fails_its_step_and_says_where(store_url: str) -> Non
 async def test_a_second_attempt_goes_on_where_the_first_failed(store_url: str, tmp_path: Path) -> None:
     steps = [
         {"id": "first", "python": {"call": "support.engine_steps:note", "args": {"file": str(tmp_path / "notes")}}},
-        {"id": "second", "python": once(tmp_path / "once")},
+        {"id": "second", "python": fail_once_inputs(tmp_path / "once")},
     ]
     Path("child.yaml").write_text(json.dumps({"plan": "child", "steps": steps}))
     async with engine(store_url, stop_grace=0.3) as operations:
         plan = parent()
         plan["steps"][0]["retry"] = {"maxAttempts": 2, "initial": "10ms"}
-        assert (await run(operations, plan, run_id="r")).status == "COMPLETED"
+        assert (await run_plan(operations, plan, run_id="r")).status == "COMPLETED"
         again = await operations.log.snapshot("r/sub~2")
         assert (again.status, again.origin_run_id) == ("COMPLETED", "r/sub")
         assert step_of(again, "first").reason_code == "CARRIED_OVER"
@@ -142,12 +152,12 @@ async def test_after_a_crash_the_run_of_the_step_is_found_again(tmp_path: Path) 
     child_plan(wait={"event": "go"})
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
-        await event(operations, "r/sub", "StepDelayed", "work")
+        await wait_for_event(operations, "r/sub", "StepDelayed", "work")
     async with engine(store, stop_grace=0.3) as operations:  # another process, as far as the log can tell
         await operations.resume("r")
         await operations.signal("r/sub", "EVENT", {"name": "go"})  # while the run is being taken up, or before
-        assert (await ended(operations, "r")).status == "COMPLETED"
-        assert len([line for line in await story(operations, "r/sub") if line.startswith("RunStarted")]) == 1
+        assert (await wait_for_end(operations, "r")).status == "COMPLETED"
+        assert len([line for line in await event_lines(operations, "r/sub") if line.startswith("RunStarted")]) == 1
 
 
 async def test_code_beside_a_childs_file_is_found_by_a_process_that_never_read_the_file(tmp_path: Path) -> None:
@@ -161,7 +171,7 @@ async def test_code_beside_a_childs_file_is_found_by_a_process_that_never_read_t
     plan = {"plan": "parent", "steps": [{"id": "wait", "wait": {"event": "go"}}, sub]}
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(plan), run_id="r")
-        await event(operations, "r", "StepDelayed", "wait")
+        await wait_for_event(operations, "r", "StepDelayed", "wait")
     script = (
         "import sys, runwright as rw\n"
         "with rw.open(sys.argv[1]) as app:\n"
@@ -180,11 +190,11 @@ async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> Non
     child_plan(wait={"event": "go"})
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
-        await event(operations, "r/sub", "StepDelayed", "work")
+        await wait_for_event(operations, "r/sub", "StepDelayed", "work")
     async with engine(store, stop_grace=0.3) as operations:
         await operations.signal("r", "CANCEL", reason="enough")
-        assert (await ended(operations, "r")).status == "CANCELLED"
-        assert (await ended(operations, "r/sub")).status == "CANCELLED"
+        assert (await wait_for_end(operations, "r")).status == "CANCELLED"
+        assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
 @pytest.mark.parametrize("how", ["CANCEL", "EMERGENCY_STOP", "accepted before"])
@@ -193,7 +203,7 @@ async def test_what_is_cancelled_while_nobody_drives_it_takes_all_of_its_own_wit
     store = f"sqlite:///{tmp_path}/runs.db"
     work = {
         "plan": "grandchild",
-        "steps": [{"id": "work", "python": sleep(60)}, {"id": "after", "noop": {}, "dependsOn": ["work"]}],
+        "steps": [{"id": "work", "python": sleep_inputs(60)}, {"id": "after", "noop": {}, "dependsOn": ["work"]}],
     }
     Path("grandchild.yaml").write_text(json.dumps(work))
     child_plan(plan={"path": "grandchild.yaml"})
@@ -203,7 +213,7 @@ async def test_what_is_cancelled_while_nobody_drives_it_takes_all_of_its_own_wit
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(both), run_id="r")
         for name in ("r/a/work", "r/b/work"):
-            await event(operations, name, "StepStarted", "work")
+            await wait_for_event(operations, name, "StepStarted", "work")
     payload = {"reason": "enough"} if how == "EMERGENCY_STOP" else None
     if how == "accepted before":
         async with engine(store, stop_grace=0.3) as operations:
@@ -211,7 +221,7 @@ async def test_what_is_cancelled_while_nobody_drives_it_takes_all_of_its_own_wit
             await operations.signal("r", "CANCEL")
         async with engine(store, stop_grace=0.3) as operations:
             await operations.resume("r")
-            await ended(operations, "r")
+            await wait_for_end(operations, "r")
     else:
         async with engine(store, stop_grace=0.3) as operations:
             await operations.signal("r", how, payload, reason="enough")
@@ -274,8 +284,8 @@ def read_hash() -> str:
 
 async def test_another_run_with_the_name_of_a_child_is_left_alone() -> None:
     async with engine("memory://", stop_grace=0.3) as operations:
-        await run(operations, {"plan": "other", "steps": [{"id": "a", "noop": {}}]}, run_id="r/sub")
-        snapshot = await run(operations, parent(), run_id="r")
+        await run_plan(operations, {"plan": "other", "steps": [{"id": "a", "noop": {}}]}, run_id="r/sub")
+        snapshot = await run_plan(operations, parent(), run_id="r")
         assert step_of(snapshot, "sub").error.code == "PLAN_MISMATCH"
 
 
@@ -295,11 +305,11 @@ async def test_a_secret_is_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None
         plan = parent(params={"day": "monday"})
         plan["steps"].insert(0, {"id": "ok", "approval": "Go on?"})
         await operations.start(operations.load(plan), run_id="r")
-        await event(operations, "r", "ApprovalRequested", "ok")
+        await wait_for_event(operations, "r", "ApprovalRequested", "ok")
         override = {"stepId": "sub", "override": {"params": {"day": {"secret": "DB_PASSWORD"}}}}
         await operations.signal("r", "INJECT_OVERRIDE", override, reason="try it")
         await operations.signal("r", "APPROVE")
-        snapshot = await ended(operations, "r")
+        snapshot = await wait_for_end(operations, "r")
         assert "must hold no secret" in step_of(snapshot, "sub").error.message
 
 

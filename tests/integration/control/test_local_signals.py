@@ -9,7 +9,7 @@ import pytest
 
 from runwright.control import bootstrap
 from runwright.control.local_signals import open_signals
-from support.engine import engine, event
+from support.engine import engine, wait_for_event
 
 WAITING = {"plan": "p", "steps": [{"id": "a", "wait": {"event": "go"}}, {"id": "b", "noop": {}}]}
 
@@ -37,7 +37,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_pause_builds_no_engine_while_a_process_drives_the_run(url: str, engines: list[str]) -> None:
     async with engine(url, park_after=3600.0) as operations:
         run_id = await operations.start(operations.load(WAITING))
-        await event(operations, run_id, "StepDelayed", "a")
+        await wait_for_event(operations, run_id, "StepDelayed", "a")
         engines.clear()
         async with open_signals(url) as signals:
             decision = await signals.signal(run_id, "PAUSE", reason="test")
@@ -49,7 +49,7 @@ async def test_pause_builds_no_engine_while_a_process_drives_the_run(url: str, e
 async def test_a_run_that_no_process_drives_is_paused_by_an_engine(url: str, engines: list[str]) -> None:
     async with engine(url) as operations:
         run_id = await operations.start(operations.load(WAITING))
-        await event(operations, run_id, "StepDelayed", "a")
+        await wait_for_event(operations, run_id, "StepDelayed", "a")
     engines.clear()
     async with open_signals(url) as signals:
         assert (await signals.signal(run_id, "PAUSE")).engine_result == "PAUSED"
@@ -71,7 +71,7 @@ async def test_retry_run_makes_a_new_run(url: str) -> None:
 async def test_an_override_is_checked_against_the_inputs_of_the_tool(url: str) -> None:
     async with engine(url) as operations:
         run_id = await operations.start(operations.load(WAITING))
-        await event(operations, run_id, "StepDelayed", "a")
+        await wait_for_event(operations, run_id, "StepDelayed", "a")
     async with open_signals(url) as signals:
         payload = {"stepId": "b", "override": {"nonsense": 1}}
         decision = await signals.signal(run_id, "INJECT_OVERRIDE", payload, reason="test")

@@ -13,7 +13,7 @@ import pytest
 
 import runwright as rw
 from runwright.control.plan_loader import read_plan_file
-from support.engine import ended, engine
+from support.engine import engine, wait_for_end
 
 FLOW = """
 from __future__ import annotations
@@ -140,7 +140,7 @@ async def test_types_hold_when_parameters_are_updated(flow: Path) -> None:
         taken = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"n": 2}}, reason="r")
         assert taken.decision == "ACCEPTED"
         await operations.signal(run_id, "CANCEL")
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
 
 
 @pytest.mark.slow

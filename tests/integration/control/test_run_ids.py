@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from support.engine import ended, engine, event, held, only, python, run, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +32,7 @@ def plan(go: Path, **more: Any) -> dict[str, Any]:
         "params": {"day": 1},
         "steps": [
             {"id": "a", "noop": {}},
-            {"id": "b", "python": held(go, value="{{ params.day }}")},
+            {"id": "b", "python": wait_for_file_inputs(go, value="{{ params.day }}")},
             {"id": "c", "noop": {}},
         ],
         **more,
@@ -34,16 +43,16 @@ async def test_the_same_id_takes_up_the_open_run(durable_url: str, tmp_path: Pat
     go = tmp_path / "go"
     async with engine(durable_url) as operations:
         await operations.start(operations.load(plan(go)), run_id="run-1")
-        await event(operations, "run-1", "StepStarted", "b")
+        await wait_for_event(operations, "run-1", "StepStarted", "b")
     assert not go.exists()
     go.touch()
     async with engine(durable_url) as operations:
         assert await operations.start(operations.load(plan(go)), run_id="run-1") == "run-1"
-        snapshot = await ended(operations, "run-1")
-        lines = await story(operations, "run-1")
-        done = await event(operations, "run-1", "StepCompleted", "b")
+        snapshot = await wait_for_end(operations, "run-1")
+        lines = await event_lines(operations, "run-1")
+        done = await wait_for_event(operations, "run-1", "StepCompleted", "b")
     assert snapshot.status == "COMPLETED"
-    assert only(lines, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted c"]
+    assert lines_of_types(lines, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted c"]
     assert done.engine_attempt_id == 2  # it ran again, and is still the first attempt
     assert done.logical_attempt_id == 1
 
@@ -52,20 +61,20 @@ async def test_the_same_id_in_the_process_that_drives_it_changes_nothing(durable
     go = tmp_path / "go"
     async with engine(durable_url) as operations:
         await operations.start(operations.load(plan(go)), run_id="run-1")
-        await event(operations, "run-1", "StepStarted", "b")
+        await wait_for_event(operations, "run-1", "StepStarted", "b")
         assert await operations.start(operations.load(plan(go)), run_id="run-1") == "run-1"
         go.touch()
-        assert (await ended(operations, "run-1")).status == "COMPLETED"
-        assert len(only(await story(operations, "run-1"), "RunStarted", "StepStarted")) == 4
+        assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
+        assert len(lines_of_types(await event_lines(operations, "run-1"), "RunStarted", "StepStarted")) == 4
 
 
 async def test_an_ended_run_is_given_back_at_once(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(durable_url) as operations:
-        before = await run(operations, plan(go), run_id="run-1")
+        before = await run_plan(operations, plan(go), run_id="run-1")
     async with engine(durable_url) as operations:
-        after = await run(operations, plan(go), run_id="run-1")
+        after = await run_plan(operations, plan(go), run_id="run-1")
     assert after == before
 
 
@@ -78,13 +87,13 @@ async def test_another_plan_or_other_parameters_are_refused(tmp_path: Path, stat
     async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
         await operations.start(operations.load(plan(go)), run_id="run-1")
         if state == "ended":
-            await ended(operations, "run-1")
+            await wait_for_end(operations, "run-1")
         other = operations.load(plan(go, onFailure="continue") if change == "plan" else plan(go))
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.start(other, run_id="run-1", params={"day": 2} if change == "params" else None)
         assert caught.value.code == "PLAN_MISMATCH"
         go.touch()
-        assert (await ended(operations, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
         assert await operations.result("run-1", "b") == 1
 
 
@@ -93,7 +102,7 @@ async def test_a_plan_read_anew_is_the_same_plan(tmp_path: Path) -> None:
     async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
         short = {"plan": "p", "steps": [{"id": "a", "wait": 0}]}
         full = {"steps": [{"kind": "wait", "with": {"duration": 0}, "id": "a"}], "plan": "p"}
-        await run(operations, short, run_id="run-1")
+        await run_plan(operations, short, run_id="run-1")
         await operations.start(operations.load(full), run_id="run-1")
 
 
@@ -103,8 +112,8 @@ async def test_the_same_id_at_once_makes_one_run(durable_url: str) -> None:
         loaded = operations.load(small)
         found = await asyncio.gather(*(operations.start(loaded, run_id="run-1") for _ in range(10)))
         assert set(found) == {"run-1"}
-        assert (await ended(operations, "run-1")).status == "COMPLETED"
-        assert len(await story(operations, "run-1")) == 5
+        assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
+        assert len(await event_lines(operations, "run-1")) == 5
 
 
 async def test_unknown_parameters_are_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -118,17 +127,17 @@ async def test_unknown_parameters_are_refused_before_anything_runs(tmp_path: Pat
 
 async def test_of_two_engines_exactly_one_drives(durable_url: str, tmp_path: Path) -> None:
     go, notes = tmp_path / "go", tmp_path / "notes"
-    steps = [{"id": "a", "python": held(go)}] + [
+    steps = [{"id": "a", "python": wait_for_file_inputs(go)}] + [
         {"id": f"s{n}", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}}
         for n in range(10)
     ]
     async with engine(durable_url, recover=True) as one, engine(durable_url, recover=True) as other:
         loaded = one.load({"plan": "p", "steps": steps})
         await asyncio.gather(one.start(loaded, run_id="run-1"), other.start(loaded, run_id="run-1"))
-        await event(one, "run-1", "StepStarted", "a")
+        await wait_for_event(one, "run-1", "StepStarted", "a")
         assert sorted((one.engine.is_driven("run-1"), other.engine.is_driven("run-1"))) == [False, True]
         go.touch()
-        snapshots = await asyncio.gather(ended(one, "run-1"), ended(other, "run-1"))
+        snapshots = await asyncio.gather(wait_for_end(one, "run-1"), wait_for_end(other, "run-1"))
     assert {snapshot.status for snapshot in snapshots} == {"COMPLETED"}
     assert len(notes.read_text().splitlines()) == 10
 
@@ -139,19 +148,19 @@ async def test_closing_with_a_run_in_flight_hands_it_over(durable_url: str, tmp_
     async with engine(durable_url, recover=True) as other:
         async with engine(durable_url) as one:
             await one.start(one.load(plan(go)), run_id="run-1")
-            await event(one, "run-1", "StepStarted", "b")
+            await wait_for_event(one, "run-1", "StepStarted", "b")
         go.touch()
-        assert (await ended(other, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(other, "run-1")).status == "COMPLETED"
 
 
 async def test_a_run_that_waits_is_taken_up_when_it_is_due(durable_url: str) -> None:
     small = {"plan": "p", "steps": [{"id": "w", "wait": "1s"}, {"id": "a", "noop": {}}]}
     async with engine(durable_url, park_after=0.0) as one:
         await one.start(one.load(small), run_id="run-1")
-        await event(one, "run-1", "StepDelayed", "w")
+        await wait_for_event(one, "run-1", "StepDelayed", "w")
     async with engine(durable_url, recover=True) as other:
-        assert (await ended(other, "run-1")).status == "COMPLETED"
-        assert only(await story(other, "run-1"), "StepStarted", "StepDelayed") == [
+        assert (await wait_for_end(other, "run-1")).status == "COMPLETED"
+        assert lines_of_types(await event_lines(other, "run-1"), "StepStarted", "StepDelayed") == [
             "StepStarted w",
             "StepDelayed w",
             "StepStarted a",
@@ -162,26 +171,26 @@ async def test_a_paused_run_stays_paused_for_whoever_comes_next(durable_url: str
     go = tmp_path / "go"
     async with engine(durable_url) as one:
         await one.start(one.load(plan(go)), run_id="run-1")
-        await event(one, "run-1", "StepStarted", "b")
+        await wait_for_event(one, "run-1", "StepStarted", "b")
         await one.signal("run-1", "PAUSE")
     go.touch()
     async with engine(durable_url, recover=True) as other:
         await asyncio.sleep(0.3)
         assert (await other.log.snapshot("run-1")).status == "PAUSED"
         await other.signal("run-1", "RESUME")
-        assert (await ended(other, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(other, "run-1")).status == "COMPLETED"
 
 
 async def test_many_runs_go_on_at_once(durable_url: str) -> None:
     small = {
         "plan": "p",
         "params": {"n": 0},
-        "steps": [{"id": f"s{k}", "python": python("n", n="{{ params.n }}")} for k in range(3)],
+        "steps": [{"id": f"s{k}", "python": python_inputs("n", n="{{ params.n }}")} for k in range(3)],
     }
     async with engine(durable_url) as operations:
         loaded = operations.load(small)
         found = await asyncio.gather(*(operations.start(loaded, params={"n": n}) for n in range(60)))
-        await asyncio.gather(*(ended(operations, run_id) for run_id in found))
+        await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in found))
         assert [await operations.result(run_id, "s2") for run_id in found] == list(range(60))
         assert operations.engine.driven == []
 

@@ -11,7 +11,7 @@ import pytest
 
 import runwright as rw
 from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, create_provider
-from support.engine import engine, run, step_of
+from support.engine import engine, run_plan, step_of
 
 VALUE = 'p4ss/w0rd"with quotes + ünïcode'
 FOR = SecretContext()
@@ -62,7 +62,7 @@ def forms() -> list[bytes]:
 @pytest.mark.parametrize("how", LEAKS)
 async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path: Path, how: str) -> None:
     async with engine(durable_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[how]}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[how]}]})
         records = [record async for record in operations.events(snapshot.run_id)]
         kept = [bytes(record.raw_payload) for record in records]
         await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
@@ -80,7 +80,7 @@ async def test_the_step_itself_gets_the_value(tmp_path: Path) -> None:
     code = "from pathlib import Path; Path(file).write_text(p)"
     steps = [{"id": "a", "python": {"code": code, "args": {"p": {"secret": "DB_PASSWORD"}, "file": "seen"}}}]
     async with engine("memory://") as operations:
-        assert (await run(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+        assert (await run_plan(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
     assert (tmp_path / "seen").read_text() == VALUE
 
 
@@ -96,7 +96,7 @@ async def test_data_that_looks_like_a_reference_is_data() -> None:
     ]
     document = {"plan": "p", "params": {"p": {"secret": "DB_PASSWORD"}, "which": "DB"}, "steps": steps}
     async with engine("memory://") as operations:
-        snapshot = await run(operations, document)
+        snapshot = await run_plan(operations, document)
         assert await operations.result(snapshot.run_id, "b") == "{'secret': 'DB_PASSWORD'}"
         assert await operations.result(snapshot.run_id, "c") == len(VALUE)
 
@@ -118,7 +118,7 @@ async def test_a_secret_that_is_gone_when_its_step_runs_fails_the_step(monkeypat
         {"id": "b", "shell": {"command": "true", "env": {"P": {"secret": "DB_PASSWORD"}}}},
     ]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
     error = step_of(snapshot, "b").error
     assert error is not None
     assert error.code == "SECRET_NOT_AVAILABLE"
@@ -164,7 +164,7 @@ async def test_the_provider_is_set_in_the_settings_file(tmp_path: Path) -> None:
     os.chmod("mine.toml", 0o600)
     steps = [{"id": "a", "python": {"code": "len(p)", "args": {"p": {"secret": "TOKEN"}}}}]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert await operations.result(snapshot.run_id, "a") == len("from the file")
 
 
@@ -192,7 +192,7 @@ async def test_a_secret_that_is_a_word_of_ours_hides_itself_alone(value: str, mo
     monkeypatch.setenv("DB_PASSWORD", value)
     step = {"python": {"code": "raise ValueError(f'not with {p}')", "args": {"p": {"secret": "DB_PASSWORD"}}}}
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **step}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **step}]})
         error = step_of(snapshot, "a").error
     assert error.code == "STEP_RAISED"
     assert error.message.startswith("ValueError: not with ***")

@@ -13,23 +13,23 @@ import runwright as rw
 from runwright.control.operations import Operations
 from runwright.control.signal_service import SignalService
 from support.engine import (
-    alerts,
-    ended,
     engine,
-    event,
-    held,
-    once,
-    only,
-    python,
-    reasons,
-    run,
+    event_lines,
+    fail_once_inputs,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    skip_reasons,
     statuses,
     step_of,
-    story,
+    wait_for_alerts,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
 )
 from support.waiting import until
 
-FAIL = python("1 / 0")
+FAIL = python_inputs("1 / 0")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def begin(operations: Operations, plan: dict[str, Any], *running: str, **s
     """Start a run, and wait until these steps are under way."""
     run_id = await operations.start(operations.load({"plan": "p", **plan}), **start)
     for name in running:
-        await event(operations, run_id, "StepStarted", name)
+        await wait_for_event(operations, run_id, "StepStarted", name)
     return run_id
 
 
@@ -53,7 +53,9 @@ async def test_a_pause_lets_running_steps_end_and_starts_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
-    steps = [{"id": name, "python": held(go)} for name in "abc"] + [{"id": "after", "dependsOn": ["a"], "noop": {}}]
+    steps = [{"id": name, "python": wait_for_file_inputs(go)} for name in "abc"] + [
+        {"id": "after", "dependsOn": ["a"], "noop": {}}
+    ]
     async with engine(store_url) as operations:
         run_id = await begin(operations, {"steps": steps}, "a", "b", "c")
         decision = await operations.signal(run_id, "PAUSE", reason="lunch")
@@ -65,27 +67,30 @@ async def test_a_pause_lets_running_steps_end_and_starts_nothing(
 
         go.touch()
         for name in "abc":
-            await event(operations, run_id, "StepCompleted", name)
+            await wait_for_event(operations, run_id, "StepCompleted", name)
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("PAUSED", None)
-        assert "StepStarted after" not in await story(operations, run_id)
+        assert "StepStarted after" not in await event_lines(operations, run_id)
 
         again = await operations.signal(run_id, "PAUSE")
         assert again.engine_result == "ALREADY_PAUSED"
         assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
-        assert (await ended(operations, run_id)).status == "COMPLETED"
-        assert only(await story(operations, run_id), "RunPaused", "RunResumed") == ["RunPaused", "RunResumed"]
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
+        assert lines_of_types(await event_lines(operations, run_id), "RunPaused", "RunResumed") == [
+            "RunPaused",
+            "RunResumed",
+        ]
 
 
 async def test_a_second_pause_has_the_ordinal_two(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "python": held(go)}]}, "a")
+        run_id = await begin(operations, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}]}, "a")
         sent = [await operations.signal(run_id, kind) for kind in ("PAUSE", "RESUME", "PAUSE", "RESUME")]
         go.touch()
-        snapshot = await ended(operations, run_id)
-        lines = only(await story(operations, run_id), "RunPaused", "RunResumed")
-        second = await event(operations, run_id, "RunPaused", None, 2)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = lines_of_types(await event_lines(operations, run_id), "RunPaused", "RunResumed")
+        second = await wait_for_event(operations, run_id, "RunPaused", None, 2)
     assert lines == ["RunPaused", "RunResumed", "RunPaused #2", "RunResumed #2"]
     assert (second.payload or {})["signalId"] == sent[2].signal_id
     assert (snapshot.status, snapshot.pauses) == ("COMPLETED", 2)
@@ -96,32 +101,34 @@ async def test_a_pause_that_does_not_drain_in_time_raises_an_alert_and_can_be_re
 ) -> None:
     go = tmp_path / "go"
     async with engine(store, drain_timeout=0.3) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}, "a")
+        run_id = await begin(
+            operations, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}, "a"
+        )
         await operations.signal(run_id, "PAUSE")
-        await event(operations, run_id, "RunDrainTimedOut")
+        await wait_for_event(operations, run_id, "RunDrainTimedOut")
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("PAUSED", None)
-        assert len(await alerts(operations, run_id, "PAUSE_DRAIN_TIMEOUT")) == 1
+        assert len(await wait_for_alerts(operations, run_id, "PAUSE_DRAIN_TIMEOUT")) == 1
         assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
         go.touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_loop_that_is_paused_comes_to_rest(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    step = {"id": "each", "foreach": {"in": [1, 2, 3], "maxParallel": 1}, "python": held(go)}
+    step = {"id": "each", "foreach": {"in": [1, 2, 3], "maxParallel": 1}, "python": wait_for_file_inputs(go)}
     async with engine(store, drain_timeout=0.5) as operations:
         run_id = await begin(operations, {"steps": [step]})
-        await event(operations, run_id, "LoopIterationStarted", "each[0]")
+        await wait_for_event(operations, run_id, "LoopIterationStarted", "each[0]")
         await operations.signal(run_id, "PAUSE")
         go.touch()
-        await event(operations, run_id, "LoopIterationDone", "each[0]")
+        await wait_for_event(operations, run_id, "LoopIterationDone", "each[0]")
         await asyncio.sleep(0.8)
-        lines = await story(operations, run_id)
-        assert only(lines, "LoopIterationStarted") == ["LoopIterationStarted each[0]"]
-        assert only(lines, "RunDrainTimedOut") == []  # nothing is at work
+        lines = await event_lines(operations, run_id)
+        assert lines_of_types(lines, "LoopIterationStarted") == ["LoopIterationStarted each[0]"]
+        assert lines_of_types(lines, "RunDrainTimedOut") == []  # nothing is at work
         await operations.signal(run_id, "RESUME")
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_pause_is_never_lost_however_many_completions_are_under_way(store: str) -> None:
@@ -134,11 +141,11 @@ async def test_a_pause_is_never_lost_however_many_completions_are_under_way(stor
             if paused.decision == "REJECTED" or paused.engine_result == "RUN_TERMINAL":
                 break
             assert paused.engine_result == "PAUSED"
-            lines = await story(operations, run_id)
+            lines = await event_lines(operations, run_id)
             at = lines.index("RunPaused" if number == 1 else f"RunPaused #{number}")
-            assert only(lines[at:], "StepStarted", "RunCompleted") == []
+            assert lines_of_types(lines[at:], "StepStarted", "RunCompleted") == []
             await operations.signal(run_id, "RESUME")
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 # CANCEL and EMERGENCY_STOP
@@ -150,25 +157,25 @@ async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
     monkeypatch.chdir(tmp_path)
     never = tmp_path / "never"
     steps = [
-        {"id": "thread", "python": held(never)},
+        {"id": "thread", "python": wait_for_file_inputs(never)},
         {"id": "process", "shell": "sleep 100"},
         {"id": "waits", "wait": "100s"},
-        {"id": "each", "foreach": [1, 2], "python": held(never)},
+        {"id": "each", "foreach": [1, 2], "python": wait_for_file_inputs(never)},
         {"id": "after", "dependsOn": ["thread"], "noop": {}},
     ]
     async with engine(store_url) as operations:
         run_id = await begin(operations, {"steps": steps}, "thread", "process", "waits", "each")
         decision = await operations.signal(run_id, "CANCEL", reason="not today")
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
         records = await operations.log.read(run_id)
-        end = await event(operations, run_id, "RunCancelled")
+        end = await wait_for_event(operations, run_id, "RunCancelled")
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "not today")
     assert decision.engine_result == "CANCELLED"
     assert (end.payload or {})["signalId"] == decision.signal_id
     for name in ("thread", "process", "waits", "each"):
         assert f"StepFailed {name} CANCELLED" in lines
-    assert reasons(lines) == {"after": "RUN_CANCELLED"}
+    assert skip_reasons(lines) == {"after": "RUN_CANCELLED"}
     last = [record for record in records if record.persisted_at == end.persisted_at]
     assert {record.step_id for record in last if record.event_type == "StepFailed"} == {
         "thread",
@@ -183,13 +190,16 @@ async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
 
 
 async def test_a_step_that_completes_while_it_is_cancelled_has_completed(store: str, tmp_path: Path) -> None:
-    steps = [{"id": "a", "cancellable": False, "python": held(tmp_path / "go", value=5)}, {"id": "b", "noop": {}}]
+    steps = [
+        {"id": "a", "cancellable": False, "python": wait_for_file_inputs(tmp_path / "go", value=5)},
+        {"id": "b", "noop": {}},
+    ]
     async with engine(store) as operations:
         run_id = await begin(operations, {"steps": steps}, "a")
         cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
         await until(lambda: has_signal(operations, run_id))
         (tmp_path / "go").touch()
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         await cancelling
         assert await operations.result(run_id, "a") == 5
     assert snapshot.status == "CANCELLED"
@@ -197,7 +207,7 @@ async def test_a_step_that_completes_while_it_is_cancelled_has_completed(store: 
 
 
 async def has_signal(operations: Operations, run_id: str, count: int = 1) -> bool:
-    return len(only(await story(operations, run_id), "SignalAccepted")) >= count
+    return len(lines_of_types(await event_lines(operations, run_id), "SignalAccepted")) >= count
 
 
 async def test_a_process_that_does_not_stop_when_asked_is_killed(store: str, tmp_path: Path) -> None:
@@ -210,7 +220,7 @@ async def test_a_process_that_does_not_stop_when_asked_is_killed(store: str, tmp
         await until(lambda: written(pid))
         await until(lambda: written(tmp_path / "pid-2"))
         await operations.signal(run_id, "CANCEL")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "CANCELLED"
     await until(lambda: gone(int(pid.read_text())))
     await until(lambda: gone(int((tmp_path / "pid-2").read_text())))
@@ -232,7 +242,7 @@ async def test_a_step_that_must_not_be_interrupted_is_waited_for_up_to_a_deadlin
     async with engine(store, cancel_deadline=0.3) as operations:
         run_id = await begin(operations, {"steps": steps}, "a")
         await operations.signal(run_id, "CANCEL")
-        assert (await ended(operations, run_id)).status == "CANCELLED"
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
 
 
 async def test_an_emergency_stop_kills_and_raises_a_p1_alert(
@@ -243,12 +253,12 @@ async def test_an_emergency_stop_kills_and_raises_a_p1_alert(
     async with engine(store_url) as operations:
         run_id = await begin(operations, {"steps": steps}, "a")
         decision = await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
-        raised = await alerts(operations, run_id, "EMERGENCY_STOP")
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
+        raised = await wait_for_alerts(operations, run_id, "EMERGENCY_STOP")
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "fire")
     assert "StepFailed a KILLED" in lines
-    assert reasons(lines) == {"b": "RUN_CANCELLED"}
+    assert skip_reasons(lines) == {"b": "RUN_CANCELLED"}
     assert decision.engine_result == "CANCELLED"
     assert [alert.severity for alert in raised] == ["P1"]
 
@@ -259,10 +269,10 @@ async def test_an_emergency_stop_does_not_wait_for_a_cancel_that_is_under_way(st
         cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
         await until(lambda: has_signal(operations, run_id))
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "now"})
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         await cancelling
-        assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
-        assert "StepFailed a KILLED" in await story(operations, run_id)
+        assert len(await wait_for_alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+        assert "StepFailed a KILLED" in await event_lines(operations, run_id)
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "now")
 
 
@@ -277,14 +287,14 @@ async def test_an_emergency_stop_raises_its_alert_also_where_nothing_is_at_work(
         if where == "paused":
             await operations.signal(run_id, "PAUSE")
         else:
-            await event(operations, run_id, "StepFailed", "w")
+            await wait_for_event(operations, run_id, "StepFailed", "w")
         if where != "driven by nobody":
             await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
-            assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+            assert len(await wait_for_alerts(operations, run_id, "EMERGENCY_STOP")) == 1
             return
     async with engine(store) as operations:
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
-        assert len(await alerts(operations, run_id, "EMERGENCY_STOP")) == 1
+        assert len(await wait_for_alerts(operations, run_id, "EMERGENCY_STOP")) == 1
         assert (await operations.log.snapshot(run_id)).status == "CANCELLED"
 
 
@@ -295,13 +305,13 @@ async def test_a_failed_step_is_retried_and_the_run_completes(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    steps = [{"id": "a", "python": once(tmp_path / "calls")}, {"id": "b", "noop": {}}]
+    steps = [{"id": "a", "python": fail_once_inputs(tmp_path / "calls")}, {"id": "b", "noop": {}}]
     async with engine(store_url) as operations:
         run_id = await begin(operations, {"onFailure": "wait", "steps": steps})
-        await event(operations, run_id, "StepFailed", "a")
+        await wait_for_event(operations, run_id, "StepFailed", "a")
         decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert (decision.decision, decision.engine_result) == ("ACCEPTED", "RETRYING")
     assert snapshot.status == "COMPLETED"
     at = lines.index("StepFailed a STEP_RAISED")
@@ -319,21 +329,21 @@ async def test_a_failed_step_is_retried_and_the_run_completes(
 
 async def test_several_failed_steps_can_be_retried_at_once(store: str, tmp_path: Path) -> None:
     names = [f"s{n}" for n in range(8)]
-    steps = [{"id": name, "python": once(tmp_path / name)} for name in names]
+    steps = [{"id": name, "python": fail_once_inputs(tmp_path / name)} for name in names]
     async with engine(store, park_after=0.0) as operations:
         run_id = await begin(operations, {"order": "graph", "onFailure": "wait", "steps": steps})
         for name in names:
-            await event(operations, run_id, "StepFailed", name)
+            await wait_for_event(operations, run_id, "StepFailed", name)
         decisions = await asyncio.gather(*(operations.signal(run_id, "RETRY_STEP", {"stepId": name}) for name in names))
         assert {decision.engine_result for decision in decisions} == {"RETRYING"}
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_run_on_its_way_back_into_memory_is_driven(store: str) -> None:
     """Otherwise a second signal would find nobody, claim the run, act on both, and let go of what we drive."""
     async with engine(store, park_after=0.0) as operations:
         run_id = await begin(operations, {"onFailure": "wait", "steps": [{"id": "a", "python": FAIL}]})
-        await event(operations, run_id, "StepFailed", "a")
+        await wait_for_event(operations, run_id, "StepFailed", "a")
 
         async def parked() -> bool:
             return run_id not in operations.engine._drivers
@@ -350,17 +360,18 @@ async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path
     note = {"call": "support.engine_steps:note", "args": {"file": str(notes)}}
     async with engine(store) as operations:
         run_id = await begin(
-            operations, {"order": "graph", "steps": [{"id": "a", "python": note}, {"id": "b", "python": held(go)}]}
+            operations,
+            {"order": "graph", "steps": [{"id": "a", "python": note}, {"id": "b", "python": wait_for_file_inputs(go)}]},
         )
-        await event(operations, run_id, "StepCompleted", "a")
-        await event(operations, run_id, "StepStarted", "b")
+        await wait_for_event(operations, run_id, "StepCompleted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "b")
         refused = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
         assert (refused.decision, refused.code) == ("REJECTED", "STEP_TERMINAL")
         forced = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a", "force": True})
         assert forced.engine_result == "RETRYING"
-        await event(operations, run_id, "StepCompleted", "a", 2)
+        await wait_for_event(operations, run_id, "StepCompleted", "a", 2)
         go.touch()
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "COMPLETED"
     assert step_of(snapshot, "a").logical_attempt_id == 2
     assert len(notes.read_text().splitlines()) == 2
@@ -368,20 +379,20 @@ async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path
 
 async def test_a_pending_step_is_skipped_in_its_turn(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    steps = [{"id": "a", "python": held(go)}, {"id": "b", "python": FAIL}, {"id": "c", "noop": {}}]
+    steps = [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "python": FAIL}, {"id": "c", "noop": {}}]
     async with engine(store) as operations:
         run_id = await begin(operations, {"steps": steps}, "a")
         decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "b", "reason": "not needed"})
         assert decision.engine_result == "SKIPPED"
-        skipped = await event(operations, run_id, "StepSkipped", "b")
+        skipped = await wait_for_event(operations, run_id, "StepSkipped", "b")
         assert (skipped.payload or {}) == {
             "reasonCode": "OPERATOR_SKIP",
             "reason": "not needed",
             "signalId": decision.signal_id,
         }
-        assert "StepStarted c" not in await story(operations, run_id)  # its turn has not come
+        assert "StepStarted c" not in await event_lines(operations, run_id)  # its turn has not come
         go.touch()
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "COMPLETED"
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SKIPPED", "c": "SUCCESS"}
 
@@ -395,7 +406,7 @@ async def test_new_parameters_count_from_the_next_step_on(
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
     steps = [
-        {"id": "a", "python": held(go, value="{{ params.day }}")},
+        {"id": "a", "python": wait_for_file_inputs(go, value="{{ params.day }}")},
         {
             "id": "b",
             "python": {
@@ -410,17 +421,17 @@ async def test_new_parameters_count_from_the_next_step_on(
         second = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"day": 3}}, reason="later data")
         assert (first.engine_result, second.engine_result) == ("UPDATED", "UPDATED")
         go.touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert await operations.result(run_id, "a") == 1
         assert await operations.result(run_id, "b") == {"day": 3, "other": "x"}
-        updated = await event(operations, run_id, "RunParamsUpdated", None, 2)
+        updated = await wait_for_event(operations, run_id, "RunParamsUpdated", None, 2)
     assert (updated.payload or {}) == {"params": {"day": 3, "other": "x"}, "signalId": second.signal_id}
 
 
 async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [
-        {"id": "a", "python": held(go, value=20)},
+        {"id": "a", "python": wait_for_file_inputs(go, value=20)},
         {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
     ]
     async with engine(store) as operations:
@@ -434,15 +445,15 @@ async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> N
         )
         assert decision.engine_result == "OVERRIDDEN"
         go.touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert await operations.result(run_id, "b") == {"x": 2}
 
 
 async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [
-        {"id": "a", "python": python("20")},
-        {"id": "hold", "python": held(go)},
+        {"id": "a", "python": python_inputs("20")},
+        {"id": "hold", "python": wait_for_file_inputs(go)},
         {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
     ]
     async with engine(store) as operations:
@@ -453,7 +464,7 @@ async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(
         )
         assert (decision.decision, decision.code) == ("REJECTED", "SIGNAL_INVALID_PAYLOAD")
         go.touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert await operations.result(run_id, "b") == {"x": 1}
 
 
@@ -464,9 +475,9 @@ async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    steps = [{"id": "a", "python": once(tmp_path / "calls", value=1)}]
+    steps = [{"id": "a", "python": fail_once_inputs(tmp_path / "calls", value=1)}]
     async with engine(store_url) as operations:
-        old = await run(operations, {"plan": "p", "steps": steps})
+        old = await run_plan(operations, {"plan": "p", "steps": steps})
         made = operations.log.append
 
         async def dies(*_: Any, **__: Any) -> Any:
@@ -501,19 +512,19 @@ async def test_a_failed_run_is_retried_as_a_new_run_that_names_it(
             "id": "a",
             "python": {"call": "support.engine_steps:note", "args": {"file": str(notes), "value": {"rows": 3}}},
         },
-        {"id": "b", "python": once(tmp_path / "calls", value="{{ steps.a.result.rows }}")},
-        {"id": "c", "python": python("n", n="{{ steps.b.result }}")},
+        {"id": "b", "python": fail_once_inputs(tmp_path / "calls", value="{{ steps.a.result.rows }}")},
+        {"id": "c", "python": python_inputs("n", n="{{ steps.b.result }}")},
     ]
     async with engine(store_url) as operations:
-        old = await run(operations, {"plan": "p", "steps": steps})
+        old = await run_plan(operations, {"plan": "p", "steps": steps})
         assert old.status == "FAILED"
         decision = await operations.signal(old.run_id, "RETRY_RUN")
         assert (decision.decision, decision.engine_result) == ("ACCEPTED", "NEW_RUN")
         assert decision.new_run_id not in (None, old.run_id)
         assert decision.new_run_id is not None
-        snapshot = await ended(operations, decision.new_run_id)
-        queued = await event(operations, decision.new_run_id, "RunQueued")
-        carried = await event(operations, decision.new_run_id, "StepSkipped", "a")
+        snapshot = await wait_for_end(operations, decision.new_run_id)
+        queued = await wait_for_event(operations, decision.new_run_id, "RunQueued")
+        carried = await wait_for_event(operations, decision.new_run_id, "StepSkipped", "a")
         assert await operations.result(decision.new_run_id, "c") == 3
         assert await operations.result(decision.new_run_id, "a") == {"rows": 3}
         again = await operations.signal(old.run_id, "RETRY_RUN", signal_id=decision.signal_id)
@@ -532,13 +543,13 @@ async def test_retry_run_with_force_carries_nothing_over(store: str, tmp_path: P
     notes = tmp_path / "notes"
     steps = [
         {"id": "a", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}},
-        {"id": "b", "python": once(tmp_path / "calls")},
+        {"id": "b", "python": fail_once_inputs(tmp_path / "calls")},
     ]
     async with engine(store) as operations:
-        old = await run(operations, {"plan": "p", "steps": steps})
+        old = await run_plan(operations, {"plan": "p", "steps": steps})
         decision = await operations.signal(old.run_id, "RETRY_RUN", {"force": True})
         assert decision.new_run_id is not None
-        snapshot = await ended(operations, decision.new_run_id)
+        snapshot = await wait_for_end(operations, decision.new_run_id)
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
     assert len(notes.read_text().splitlines()) == 2
 
@@ -546,37 +557,37 @@ async def test_retry_run_with_force_carries_nothing_over(store: str, tmp_path: P
 async def test_a_run_is_rerun_from_a_step(store: str, tmp_path: Path) -> None:
     steps = [
         {"id": "a", "python": {"call": "support.engine_steps:big", "args": {"size": 70_000}}},
-        {"id": "b", "dependsOn": ["a"], "python": python("len(a)", a="{{ steps.a.result }}")},
+        {"id": "b", "dependsOn": ["a"], "python": python_inputs("len(a)", a="{{ steps.a.result }}")},
         {"id": "c", "dependsOn": ["b"], "noop": {}},
         {"id": "side", "noop": {}},
     ]
     async with engine(store) as operations:
-        old = await run(operations, {"plan": "p", "steps": steps})
+        old = await run_plan(operations, {"plan": "p", "steps": steps})
         new_id = await operations.rerun(old.run_id, from_step="b")
-        snapshot = await ended(operations, new_id)
-        lines = await story(operations, new_id)
+        snapshot = await wait_for_end(operations, new_id)
+        lines = await event_lines(operations, new_id)
         assert await operations.result(new_id, "b") == 70_000
         assert await operations.result(new_id, "a") == "x" * 70_000
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.rerun(old.run_id, from_step="nosuch")
         assert caught.value.code == "STEP_NOT_FOUND"
     assert snapshot.status == "COMPLETED"
-    assert reasons(lines) == {"a": "CARRIED_OVER", "side": "CARRIED_OVER"}
-    assert only(lines, "StepStarted") == ["StepStarted b", "StepStarted c"]
+    assert skip_reasons(lines) == {"a": "CARRIED_OVER", "side": "CARRIED_OVER"}
+    assert lines_of_types(lines, "StepStarted") == ["StepStarted b", "StepStarted c"]
 
 
 async def test_a_rerun_of_a_sequential_plan_keeps_its_order(store: str, tmp_path: Path) -> None:
     steps = [
-        {"id": "a", "python": once(tmp_path / "a")},
+        {"id": "a", "python": fail_once_inputs(tmp_path / "a")},
         {"id": "b", "noop": {}},
-        {"id": "c", "python": once(tmp_path / "c")},
+        {"id": "c", "python": fail_once_inputs(tmp_path / "c")},
     ]
     async with engine(store) as operations:
-        old = await run(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
+        old = await run_plan(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
         assert statuses(old) == {"a": "FAILED", "b": "SUCCESS", "c": "FAILED"}
         new_id = await operations.rerun(old.run_id)
-        assert (await ended(operations, new_id)).status == "COMPLETED"
-        lines = only(await story(operations, new_id), "StepStarted", "StepCompleted")
+        assert (await wait_for_end(operations, new_id)).status == "COMPLETED"
+        lines = lines_of_types(await event_lines(operations, new_id), "StepStarted", "StepCompleted")
     assert lines == ["StepStarted a", "StepCompleted a", "StepStarted c", "StepCompleted c"]
 
 
@@ -599,19 +610,21 @@ async def test_a_signal_to_a_run_that_nobody_drives_is_applied_and_the_run_left(
     monkeypatch.chdir(tmp_path)
     steps = [
         {"id": "a", "python": FAIL},
-        {"id": "b", "foreach": ["x" * 40_000, "y" * 40_000], "python": python("len(i)", i="{{ item }}")},
+        {"id": "b", "foreach": ["x" * 40_000, "y" * 40_000], "python": python_inputs("len(i)", i="{{ item }}")},
     ]
     plan = {"onFailure": "wait", "steps": steps}
     async with engine(durable_url) as operations:
         run_id = await begin(operations, plan, "a", run_id="run-1")
-        await event(operations, run_id, "StepFailed", "a")
+        await wait_for_event(operations, run_id, "StepFailed", "a")
     async with engine(durable_url) as operations:
         decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
         assert decision.engine_result == "SKIPPED"
         assert (await operations.log.find_run(run_id)).owner is None
-        assert only(await story(operations, run_id), "StepStarted") == ["StepStarted a"]  # nothing was started
+        assert lines_of_types(await event_lines(operations, run_id), "StepStarted") == [
+            "StepStarted a"
+        ]  # nothing was started
     async with engine(durable_url, recover=True) as operations:
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
         assert await operations.result(run_id, "b") == [40_000, 40_000]
 
@@ -622,13 +635,15 @@ async def test_a_cancel_of_a_run_that_nobody_drives_is_carried_to_its_end(
     monkeypatch.chdir(tmp_path)
     async with engine(durable_url) as operations:
         run_id = await begin(
-            operations, {"steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}]}, "a"
+            operations,
+            {"steps": [{"id": "a", "python": wait_for_file_inputs(tmp_path / "never")}, {"id": "b", "noop": {}}]},
+            "a",
         )
     async with engine(durable_url) as operations:
         decision = await operations.signal(run_id, "CANCEL")
         assert decision.engine_result == "CANCELLED"
-        snapshot = await ended(operations, run_id)
-        assert "StepFailed a CANCELLED" in await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        assert "StepFailed a CANCELLED" in await event_lines(operations, run_id)
     assert snapshot.status == "CANCELLED"
 
 
@@ -640,18 +655,18 @@ async def test_signals_that_come_together_to_a_run_that_nobody_drives_are_all_ap
         sent = [operations.signal(run_id, "UPDATE_PARAMS", {"params": {name: 1}}, reason="r") for name in "abcd"]
         decisions = await asyncio.gather(*sent)
         assert {decision.engine_result for decision in decisions} == {"UPDATED"}
-        last = await event(operations, run_id, "RunParamsUpdated", None, 4)
+        last = await wait_for_event(operations, run_id, "RunParamsUpdated", None, 4)
     assert (last.payload or {})["params"] == dict.fromkeys("abcd", 1)
 
 
 async def test_a_signal_and_a_resumption_that_come_together_leave_the_run_driven(store: str, tmp_path: Path) -> None:
-    plan = {"onFailure": "wait", "steps": [{"id": "a", "python": once(tmp_path / "calls")}]}
+    plan = {"onFailure": "wait", "steps": [{"id": "a", "python": fail_once_inputs(tmp_path / "calls")}]}
     async with engine(store) as operations:
         run_id = await begin(operations, plan)
-        await event(operations, run_id, "StepFailed", "a")
+        await wait_for_event(operations, run_id, "StepFailed", "a")
     async with engine(store) as operations:
         await asyncio.gather(operations.signal(run_id, "RETRY_STEP", {"stepId": "a"}), operations.resume(run_id))
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_signal_from_elsewhere_acts_within_a_second(
@@ -661,26 +676,30 @@ async def test_a_signal_from_elsewhere_acts_within_a_second(
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
     async with engine(durable_url) as driving, engine(durable_url) as elsewhere:
-        run_id = await begin(driving, {"steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}, "a")
+        run_id = await begin(
+            driving, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}, "a"
+        )
         began = time.monotonic()
         decision = await elsewhere.signal(run_id, "PAUSE")
         assert decision.engine_result == "PAUSED"
         assert time.monotonic() - began < 1.0
         go.touch()
         assert (await elsewhere.signal(run_id, "RESUME")).engine_result == "RESUMED"
-        assert (await ended(elsewhere, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(elsewhere, run_id)).status == "COMPLETED"
 
 
 async def test_a_run_that_was_put_out_of_memory_hears_signals(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(store, park_after=0.0) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "w", "wait": "100s"}, {"id": "a", "python": held(go)}]})
-        await event(operations, run_id, "StepDelayed", "w")
+        run_id = await begin(
+            operations, {"steps": [{"id": "w", "wait": "100s"}, {"id": "a", "python": wait_for_file_inputs(go)}]}
+        )
+        await wait_for_event(operations, run_id, "StepDelayed", "w")
         assert (await operations.signal(run_id, "PAUSE")).engine_result == "PAUSED"
         assert (await operations.signal(run_id, "RESUME")).engine_result == "RESUMED"
         assert (await operations.signal(run_id, "CANCEL")).engine_result == "CANCELLED"
-        assert (await ended(operations, run_id)).status == "CANCELLED"
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
 
 
 async def test_following_a_run_ends_with_it_also_when_it_is_cancelled(store: str) -> None:

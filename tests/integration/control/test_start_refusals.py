@@ -14,7 +14,15 @@ import pytest
 import runwright as rw
 from runwright.auth.roles import Actor
 from runwright.control.operations import Operations
-from support.engine import ended, engine, event, held, only, python, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    python_inputs,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 PLAN: dict[str, Any] = {
     "plan": "p",
@@ -23,7 +31,7 @@ PLAN: dict[str, Any] = {
     "order": "graph",
     "steps": [
         {"id": "done", "noop": {}},
-        {"id": "failed", "python": python("1 / 0")},
+        {"id": "failed", "python": python_inputs("1 / 0")},
         {"id": "running"},
         {"id": "pending", "dependsOn": ["running"], "noop": {}},
     ],
@@ -41,14 +49,15 @@ async def under_way(store: str, folder: Path) -> AsyncGenerator[tuple[Operations
     plan = {
         **PLAN,
         "steps": [
-            step if step["id"] != "running" else {**step, "python": held(folder / "go")} for step in PLAN["steps"]
+            step if step["id"] != "running" else {**step, "python": wait_for_file_inputs(folder / "go")}
+            for step in PLAN["steps"]
         ],
     }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "StepFailed", "failed")
-        await event(operations, run_id, "StepCompleted", "done")
-        await event(operations, run_id, "StepStarted", "running")
+        await wait_for_event(operations, run_id, "StepFailed", "failed")
+        await wait_for_event(operations, run_id, "StepCompleted", "done")
+        await wait_for_event(operations, run_id, "StepStarted", "running")
         yield operations, run_id
 
 
@@ -80,13 +89,13 @@ async def test_a_refusal_has_its_code_and_is_in_the_log(
     store: str, tmp_path: Path, kind: str, payload: dict[str, Any], reason: str | None, code: str
 ) -> None:
     async with under_way(store, tmp_path) as (operations, run_id):
-        before = await story(operations, run_id)
+        before = await event_lines(operations, run_id)
         decision = await operations.signal(run_id, kind, payload, reason=reason)
         assert (decision.decision, decision.code) == ("REJECTED", code)
         assert decision.reason
         assert decision.audit["actorId"] == operations.actor.actor_id
-        assert (await story(operations, run_id))[len(before) :] == [f"SignalRejected {kind} {code}"]
-        record = await event(operations, run_id, "SignalRejected", f"signal/{decision.signal_id}")
+        assert (await event_lines(operations, run_id))[len(before) :] == [f"SignalRejected {kind} {code}"]
+        record = await wait_for_event(operations, run_id, "SignalRejected", f"signal/{decision.signal_id}")
         written = record.payload or {}
         assert written["signalDecisionId"] == decision.signal_decision_id
         assert (written["signalId"], written["signalType"], written.get("payload", {})) == (
@@ -114,10 +123,10 @@ async def test_a_run_that_has_ended_takes_no_signals(store: str, kind: str) -> N
         run_id = await operations.start(
             operations.load({"plan": "p", "params": {"day": 1}, "steps": [{"id": "a", "noop": {}}]})
         )
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         decision = await operations.signal(run_id, kind, payload, reason="why")
         assert (decision.decision, decision.code) == ("REJECTED", "RUN_TERMINAL")
-        assert (await story(operations, run_id))[-1] == f"SignalRejected {kind} RUN_TERMINAL"
+        assert (await event_lines(operations, run_id))[-1] == f"SignalRejected {kind} RUN_TERMINAL"
         assert (await operations.log.snapshot(run_id)).status == "COMPLETED"
 
 
@@ -148,7 +157,7 @@ INVALID = [
 
 async def test_a_payload_that_does_not_fit_is_refused_without_a_trace(store: str, tmp_path: Path) -> None:
     async with under_way(store, tmp_path) as (operations, run_id):
-        before = await story(operations, run_id)
+        before = await event_lines(operations, run_id)
         for kind, payload, reason in INVALID:
             with pytest.raises(rw.RunwrightError) as caught:
                 await operations.signal(run_id, kind, payload, reason=reason)
@@ -157,7 +166,7 @@ async def test_a_payload_that_does_not_fit_is_refused_without_a_trace(store: str
             with pytest.raises(rw.RunwrightError) as caught:
                 await operations.signal(run_id, "PAUSE", signal_id=signal_id)
             assert caught.value.code == "SIGNAL_INVALID_PAYLOAD", signal_id
-        assert await story(operations, run_id) == before
+        assert await event_lines(operations, run_id) == before
 
 
 async def test_an_unknown_run_is_not_found(store: str) -> None:
@@ -191,7 +200,7 @@ async def test_who_may_and_in_which_role(store: str, tmp_path: Path, kind: str) 
             assert (refused.decision, refused.code) == ("REJECTED", "AUTHZ_DENIED")
         admin = await operations.signal(run_id, kind, payload, reason="why")
         assert admin.decision == "ACCEPTED"
-        record = await event(operations, run_id, "SignalAccepted", f"signal/{admin.signal_id}")
+        record = await wait_for_event(operations, run_id, "SignalAccepted", f"signal/{admin.signal_id}")
         assert (record.payload or {})["actorRole"] == needed  # the least powerful that suffices
         assert (record.payload or {})["reason"] == "why"
 
@@ -206,7 +215,7 @@ async def test_the_same_signal_again_gets_the_earlier_decision(
     async with under_way(store_url, tmp_path) as (operations, run_id):
         signal_id = operations.log.ids.event_id()
         first = await operations.signal(run_id, "PAUSE", {"reason": "x"}, signal_id=signal_id)
-        before = await story(operations, run_id)
+        before = await event_lines(operations, run_id)
         again = await operations.signal(run_id, "PAUSE", {"reason": "x"}, signal_id=signal_id.upper())
         assert again.signal_decision_id == first.signal_decision_id
         assert (again.decision, again.engine_result) == ("ACCEPTED", "PAUSED")
@@ -214,7 +223,7 @@ async def test_the_same_signal_again_gets_the_earlier_decision(
         refused_again = await operations.signal(run_id, "SKIP_STEP", {"stepId": "done"}, signal_id=refused.signal_id)
         assert (refused_again.decision, refused_again.code) == ("REJECTED", "STEP_TERMINAL")
         assert refused_again.signal_decision_id == refused.signal_decision_id
-        assert len(await story(operations, run_id)) == len(before) + 1
+        assert len(await event_lines(operations, run_id)) == len(before) + 1
 
 
 @pytest.mark.parametrize(
@@ -226,11 +235,11 @@ async def test_the_same_id_with_other_content_is_a_duplicate(
 ) -> None:
     async with under_way(store, tmp_path) as (operations, run_id):
         first = await operations.signal(run_id, "PAUSE", {"reason": "x"})
-        before = await story(operations, run_id)
+        before = await event_lines(operations, run_id)
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.signal(run_id, kind, payload, reason=reason, signal_id=first.signal_id)
         assert caught.value.code == "SIGNAL_DUPLICATE"
-        assert await story(operations, run_id) == before
+        assert await event_lines(operations, run_id) == before
 
 
 async def test_of_two_signals_with_one_id_at_once_only_one_is_decided(store: str, tmp_path: Path) -> None:
@@ -243,7 +252,7 @@ async def test_of_two_signals_with_one_id_at_once_only_one_is_decided(store: str
         )
         refused = [result for result in results if isinstance(result, rw.RunwrightError)]
         assert [error.code for error in refused] == ["SIGNAL_DUPLICATE"]
-        assert len(only(await story(operations, run_id), "SignalAccepted", "SignalProcessed")) == 2
+        assert len(lines_of_types(await event_lines(operations, run_id), "SignalAccepted", "SignalProcessed")) == 2
 
 
 async def test_one_id_may_be_used_for_two_runs(store: str) -> None:
@@ -272,11 +281,11 @@ async def test_a_run_takes_sixty_signals_a_minute(store: str) -> None:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))
         for _ in range(60):
             assert (await operations.signal(run_id, "SKIP_STEP", {"stepId": "nosuch"})).code == "STEP_NOT_FOUND"
-        before = await story(operations, run_id)
+        before = await event_lines(operations, run_id)
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.signal(run_id, "PAUSE")
         assert caught.value.code == "SIGNAL_RATE_LIMITED"
-        assert await story(operations, run_id) == before
+        assert await event_lines(operations, run_id) == before
 
 
 async def test_an_emergency_stop_is_never_one_signal_too_many(store: str) -> None:

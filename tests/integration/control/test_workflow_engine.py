@@ -22,7 +22,7 @@ from runwright.contract.workflow_engine import (
 )
 from runwright.control.operations import Operations
 from runwright.control.workflow_engine import EmbeddedWorkflowEngine
-from support.engine import ended, engine
+from support.engine import engine, wait_for_end
 
 HELD = {"plan": "held", "version": "1", "steps": [{"id": "w", "wait": "1h"}]}
 
@@ -52,7 +52,7 @@ async def test_a_run_is_started_asked_after_signalled_and_cancelled(store: str) 
         await ours.signal(ref, SignalRequest(signal_id=operations.log.ids.event_id(), signal_type="PAUSE"))
         assert (await ours.get_run_status(ref)).status == "PAUSED"
         await ours.cancel_run(ref)
-        await ended(operations, "r")
+        await wait_for_end(operations, "r")
         assert (await ours.get_run_status(ref)).status == "CANCELLED"
         for record in await operations.log.read("r"):
             assert (record.tenant_id, record.project_id, record.environment_id) == ("acme", "p", "e")

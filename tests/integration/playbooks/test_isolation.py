@@ -11,9 +11,20 @@ import pytest
 import runwright as rw
 from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import noetl_event
-from support.engine import ended, engine, event, only, story
+from support.engine import engine, event_lines, lines_of_types, wait_for_end, wait_for_event
 from support.flaky_server import flaky_server
-from support.playbooks import HOLD, code, noop, otherwise, play, playbook, result, rules, to, when
+from support.playbooks import (
+    WAIT_FOR_FILE,
+    arcs_to,
+    noop,
+    otherwise,
+    playbook,
+    python_task,
+    result_of,
+    rules,
+    run_playbook,
+    when,
+)
 
 BIG = 70_000  # bytes: more than goes into an event
 
@@ -35,7 +46,7 @@ async def test_arcs_see_the_result_of_their_own_visit_where_two_end_together(sto
         {"step": "note", "join": "any", "tool": noop()},
     )  # fmt: skip
     async with engine(store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
         given = await args_of(operations, snapshot.run_id, "note")
     assert sorted(given, key=str) == [{"asked": n, "sent": n, "out": n} for n in ("ada", "grace", "joan")]
@@ -47,57 +58,62 @@ async def test_each_token_is_a_visit_where_no_arcs_meet(store: str, tmp_path: Pa
     document = playbook(
         {"step": "page", "tool": noop("{{ (args.n | default(0)) + 1 }}"),
          "next": {"spec": {"mode": "inclusive"}, "arcs": [again, {"step": "save", "args": {"n": "{{ page }}"}}]}},
-        {"step": "save", "tool": code(HOLD, go=str(tmp_path / "go")),
+        {"step": "save", "tool": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")),
          "next": {"arcs": [{"step": "told", "args": {"n": "{{ args.n }}"}}]}},
         {"step": "told", "tool": noop()},
     )  # fmt: skip
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(document))
-        await event(operations, run_id, "TaskStarted", "save@5/save")
+        await wait_for_event(operations, run_id, "TaskStarted", "save@5/save")
         (tmp_path / "go").touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert sorted(given["n"] for given in await args_of(operations, run_id, "told")) == [1, 2, 3, 4, 5]
 
 
 async def test_what_was_done_in_time_stays_done_however_long_the_pause(store: str, tmp_path: Path) -> None:
-    step = {"step": "work", "spec": {"policy": {"lifecycle": {"timeout_s": 1.5}}}, "next": to("after")}
+    step = {"step": "work", "spec": {"policy": {"lifecycle": {"timeout_s": 1.5}}}, "next": arcs_to("after")}
     for tool in (
-        code(HOLD, go=str(tmp_path / "go")),
-        {**code(HOLD, go=str(tmp_path / "go")), "spec": rules(otherwise("continue"))},
+        python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")),
+        {**python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")), "spec": rules(otherwise("continue"))},
     ):
         (tmp_path / "go").unlink(missing_ok=True)
         async with engine(store) as operations:
             document = playbook({**step, "tool": tool}, {"step": "after", "tool": noop()})
             run_id = await operations.start(operations.load(document))
-            await event(operations, run_id, "TaskStarted", "work/work")
+            await wait_for_event(operations, run_id, "TaskStarted", "work/work")
             await operations.signal(run_id, "PAUSE")
-            await event(operations, run_id, "RunPaused")
+            await wait_for_event(operations, run_id, "RunPaused")
             (tmp_path / "go").touch()
-            await event(operations, run_id, "StepCompleted", "work")  # running steps end
+            await wait_for_event(operations, run_id, "StepCompleted", "work")  # running steps end
             await asyncio.sleep(1.6)
             paused = await operations.log.snapshot(run_id)
             assert (paused.status, paused.completed_steps) == ("PAUSED", 1)
             await operations.signal(run_id, "RESUME")
-            assert (await ended(operations, run_id)).status == "COMPLETED"
+            assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_loop_ends_in_a_pause_too(store: str, tmp_path: Path) -> None:
     loop = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}}
     document = playbook(
-        {"step": "work", "loop": loop, "tool": code(HOLD, go=str(tmp_path / "go")), "next": to("after")},
+        {
+            "step": "work",
+            "loop": loop,
+            "tool": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")),
+            "next": arcs_to("after"),
+        },
         {"step": "after", "tool": noop("{{ work | length }}")},
     )
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(document))
-        await event(operations, run_id, "TaskStarted", "work[1]/work")
+        await wait_for_event(operations, run_id, "TaskStarted", "work[1]/work")
         await operations.signal(run_id, "PAUSE")
-        await event(operations, run_id, "RunPaused")
+        await wait_for_event(operations, run_id, "RunPaused")
         (tmp_path / "go").touch()
-        await event(operations, run_id, "StepCompleted", "work")
-        assert "StepScheduled after" not in await story(operations, run_id)
+        await wait_for_event(operations, run_id, "StepCompleted", "work")
+        assert "StepScheduled after" not in await event_lines(operations, run_id)
         await operations.signal(run_id, "RESUME")
-        snapshot = await ended(operations, run_id)
-        assert await result(operations, snapshot) == 2
+        snapshot = await wait_for_end(operations, run_id)
+        assert await result_of(operations, snapshot) == 2
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
@@ -112,9 +128,9 @@ async def test_output_on_arcs_is_that_of_the_task_which_ended_the_step(file_stor
         async with engine(file_store) as operations:
             for tools, status in (([{"web": web}, {"b": noop()}], 200), ([{"a": stopped}, {"web": web}], None)):
                 document = playbook({"step": "call", "tool": tools, "next": arcs}, *ends)
-                snapshot, story = await play(operations, document)
+                snapshot, story = await run_playbook(operations, document)
                 assert snapshot.status == "COMPLETED", story
-                found = await result(operations, snapshot)
+                found = await result_of(operations, snapshot)
                 if status is None:
                     assert found == {"d": like_an_answer, "s": None}
                 else:
@@ -123,21 +139,21 @@ async def test_output_on_arcs_is_that_of_the_task_which_ended_the_step(file_stor
 
 @pytest.mark.parametrize("size", [10, 1000])
 async def test_a_large_result_is_the_value_that_was_given(file_store: str, size: int) -> None:
-    made = code("result = {'user%d' % n: 'v' * 100 for n in range(size)}", size="{{ size }}")
+    made = python_task("result = {'user%d' % n: 'v' * 100 for n in range(size)}", size="{{ size }}")
     document = playbook(
         {"step": "a", "tool": made,
          "next": {"arcs": [{"step": "each", "args": {"count": "{{ a | length }}", "out": "{{ output.data | length }}"}}]}},
         {"step": "each", "loop": {"in": "{{ (a | list)[-2:] }}", "iterator": "user"}, "tool": noop("{{ iter.user }}"),
          "next": {"arcs": [{"step": "end", "args": {"n": "{{ args }}", "last": "{{ each }}"}}]}},
-        {"step": "end", "tool": code("result = [n, last, sorted(whole) == sorted('user%d' % i for i in range(size))]",
+        {"step": "end", "tool": python_task("result = [n, last, sorted(whole) == sorted('user%d' % i for i in range(size))]",
                                      n="{{ args.n }}", last="{{ args.last }}", whole="{{ a }}", size="{{ size }}")},
         workload={"size": size},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
         counts = {"count": size, "out": size}
-        assert await result(operations, snapshot) == [counts, [f"user{size - 2}", f"user{size - 1}"], True]
+        assert await result_of(operations, snapshot) == [counts, [f"user{size - 2}", f"user{size - 1}"], True]
 
 
 async def test_what_is_selected_can_be_read_beside_the_whole(file_store: str) -> None:
@@ -146,15 +162,15 @@ async def test_what_is_selected_can_be_read_beside_the_whole(file_store: str) ->
              "args": {"last": "{{ fetch.last }}", "n": "{{ fetch | length }}", "in": "{{ fetch._ref.store }}"}},
             {"step": "never", "args": {"n": "{{ fetch | length }}"}}]  # fmt: skip
     document = playbook(
-        {"step": "fetch", "tool": {**code("result = [{'id': n, 't': 'x' * 50} for n in range(3000)]"), "spec": spec},
+        {"step": "fetch", "tool": {**python_task("result = [{'id': n, 't': 'x' * 50} for n in range(3000)]"), "spec": spec},
          "next": {"arcs": arcs}},
         {"step": "more", "tool": noop("{{ args }}")},
         {"step": "never", "tool": noop()},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == {"last": 2999, "n": 3000, "in": "local"}
+        assert await result_of(operations, snapshot) == {"last": 2999, "n": 3000, "in": "local"}
 
 
 async def test_what_a_task_does_to_its_arguments_is_its_own_business(file_store: str) -> None:
@@ -162,55 +178,55 @@ async def test_what_a_task_does_to_its_arguments_is_its_own_business(file_store:
     spoil = "names.append('mallory'); big['rows'].append(2); seen.append('x'); result = [len(names), len(seen)]"
     keep = rules(otherwise("continue", set_ctx={"seen": ["a"]}))
     document = playbook(
-        {"step": "make", "tool": {**code(f"result = {{'rows': [1], 'pad': 'x' * {BIG}}}"), "spec": keep}, "next": to("spoil")},
+        {"step": "make", "tool": {**python_task(f"result = {{'rows': [1], 'pad': 'x' * {BIG}}}"), "spec": keep}, "next": arcs_to("spoil")},
         {"step": "spoil", "loop": {"in": [1, 2, 3], "iterator": "n", "spec": {"mode": "parallel"}},
-         "tool": code(spoil, names="{{ names }}", big="{{ make }}", seen="{{ ctx.seen }}"), "next": to("look")},
+         "tool": python_task(spoil, names="{{ names }}", big="{{ make }}", seen="{{ ctx.seen }}"), "next": arcs_to("look")},
         {"step": "look", "tool": noop(["{{ names }}", "{{ make.rows }}", "{{ ctx.seen }}", "{{ spoil }}"])},
         workload={"names": ["ada"]},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [["ada"], [1], ["a"], [[2, 2]] * 3]
+        assert await result_of(operations, snapshot) == [["ada"], [1], ["a"], [[2, 2]] * 3]
 
 
 async def test_a_run_and_whoever_takes_it_up_find_the_same_plan(file_store: str, tmp_path: Path) -> None:
     """Its mappings too have the same order, whoever reads them."""
     written = {"zip": 1, "city": 2}
-    seen = code(
+    seen = python_task(
         "result = [list(row), list(jobs), header]", row=written, jobs="{{ jobs }}", header="{{ n | join(',') }}"
     )
     document = playbook(
-        {"step": "wait", "tool": code(HOLD, go=str(tmp_path / "go")), "next": to("n")},
-        {"step": "n", "tool": noop(written), "next": to("b")},
+        {"step": "wait", "tool": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")), "next": arcs_to("n")},
+        {"step": "n", "tool": noop(written), "next": arcs_to("b")},
         {"step": "b", "tool": seen},
         workload={"jobs": {"zeta": 1, "alpha": 2}},
     )
     go = tmp_path / "go"
     go.touch()
     async with engine(file_store) as operations:
-        run_through = await result(operations, (await play(operations, document))[0])
+        run_through = await result_of(operations, (await run_playbook(operations, document))[0])
     go.unlink()
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
-        await event(operations, run_id, "TaskStarted", "wait/wait")
+        await wait_for_event(operations, run_id, "TaskStarted", "wait/wait")
     go.touch()
     async with engine(file_store) as operations:
         await operations.resume(run_id)
-        assert await result(operations, await ended(operations, run_id)) == run_through
+        assert await result_of(operations, await wait_for_end(operations, run_id)) == run_through
     assert run_through[1] == ["zeta", "alpha"]
 
 
 async def test_what_is_kept_for_a_step_is_gone_with_it_for_everybody(file_store: str) -> None:
     kept = {"result": {"store": {"scope": "step"}, "select": [{"path": "$.k", "as": "key"}]}}
-    tool = {**code(f"result = {{'pad': 'x' * {BIG}, 'k': 1}}"), "spec": kept}
+    tool = {**python_task(f"result = {{'pad': 'x' * {BIG}, 'k': 1}}"), "spec": kept}
     for expression, code_of in (("{{ a.key }}", None), ("{{ a.pad | length }}", "REFERENCE_NOT_AVAILABLE")):
         document = playbook(
             {"step": "a", "tool": tool, "next": {"arcs": [{"step": "b", "when": "{{ a.pad | length > 1 }}"}]}},
             {"step": "b", "tool": noop(expression)},
         )
         async with engine(file_store) as operations:
-            snapshot, _ = await play(operations, document)
+            snapshot, _ = await run_playbook(operations, document)
             assert (snapshot.root_cause and snapshot.root_cause.code) == code_of
 
 
@@ -223,14 +239,14 @@ async def test_the_workload_and_ctx_may_hold_expressions(file_store: str) -> Non
     )  # fmt: skip
     async with engine(file_store) as operations:
         params = {"host": "{{ tag }}", "deep": {"n": 2}, "given": "{{ nothing of ours }}"}
-        snapshot, story = await play(operations, document, params=params, run_id="r1")
+        snapshot, story = await run_playbook(operations, document, params=params, run_id="r1")
         assert snapshot.status == "COMPLETED", story
         url = "http://{{ tag }}/"  # what was given is data, whatever it looks like
-        assert await result(operations, snapshot) == ["run_r1", url, f"run_r1 at {url}", url, params["given"]]
+        assert await result_of(operations, snapshot) == ["run_r1", url, f"run_r1 at {url}", url, params["given"]]
         again = await operations.start(operations.load(document), params=params, run_id="r1")
         assert again == "r1"
-        anew = await ended(operations, await operations.rerun("r1", new_id="r2"))
-        assert await result(operations, anew) == ["run_r2", url, f"run_r2 at {url}", url, params["given"]]
+        anew = await wait_for_end(operations, await operations.rerun("r1", new_id="r2"))
+        assert await result_of(operations, anew) == ["run_r2", url, f"run_r2 at {url}", url, params["given"]]
 
 
 @pytest.mark.parametrize(
@@ -251,23 +267,28 @@ async def test_a_workload_that_cannot_be_filled_in_is_refused_at_the_start(workl
 
 async def test_a_ctx_that_cannot_be_filled_in_fails_the_run(store: str) -> None:
     async with engine(store) as operations:
-        snapshot, story = await play(operations, playbook({"step": "a", "tool": noop()}, ctx={"e": "{{ nobody }}"}))
+        snapshot, story = await run_playbook(
+            operations, playbook({"step": "a", "tool": noop()}, ctx={"e": "{{ nobody }}"})
+        )
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
-    assert only(story, "WorkflowStarted", "StepStarted", "WorkflowFinished") == ["WorkflowStarted", "WorkflowFinished"]
+    assert lines_of_types(story, "WorkflowStarted", "StepStarted", "WorkflowFinished") == [
+        "WorkflowStarted",
+        "WorkflowFinished",
+    ]
 
 
 async def test_what_an_iteration_sets_hides_nothing(store: str) -> None:
     sets = rules(otherwise("continue", set_iter={"limit": 99, "prep": "x", "own": 1}))
     document = playbook(
-        {"step": "prep", "tool": noop({"n": 3}), "next": to("poll")},
+        {"step": "prep", "tool": noop({"n": 3}), "next": arcs_to("poll")},
         {"step": "poll", "tool": [{"ask": {**noop(), "spec": sets}},
                                   {"use": noop(["{{ limit }}", "{{ prep.n }}", "{{ iter.limit }}", "{{ own }}"])}]},
         workload={"limit": 10},
     )  # fmt: skip
     async with engine(store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [10, 3, 99, 1]
+        assert await result_of(operations, snapshot) == [10, 3, 99, 1]
 
 
 async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store: str) -> None:
@@ -275,7 +296,7 @@ async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store:
     for loop in ({}, {"loop": {"in": [1], "iterator": "n"}}):
         own = "fetch[0].ok" if loop else "fetch.ok"
         document = playbook(
-            {"step": "fetch", **loop, "tool": code(fails, p="{{ ctx.page }}"), "next": {"arcs": [
+            {"step": "fetch", **loop, "tool": python_task(fails, p="{{ ctx.page }}"), "next": {"arcs": [
                 {"step": "fetch", "when": "{{ ctx.page == 1 }}", "set": {"ctx.page": 2}},
                 {"step": "publish", "when": "{{ " + own + " }}"},
                 {"step": "publish", "when": "{{ output.data.ok }}"},
@@ -285,17 +306,19 @@ async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store:
             ctx={"page": 1},
         )  # fmt: skip
         async with engine(store) as operations:
-            snapshot, story = await play(operations, document)
+            snapshot, story = await run_playbook(operations, document)
             assert snapshot.status == "COMPLETED", story
-            assert await result(operations, snapshot) == "rescued"
+            assert await result_of(operations, snapshot) == "rescued"
 
 
 async def test_the_cause_of_a_failure_stays_what_the_step_failed_with(store: str) -> None:
     for condition in ("{{ work.ok }}", "{{ nobody.knows }}"):
         arcs = {"arcs": [{"step": "good", "when": condition}]}
-        document = playbook({"step": "work", "tool": code("1 / 0"), "next": arcs}, {"step": "good", "tool": noop()})
+        document = playbook(
+            {"step": "work", "tool": python_task("1 / 0"), "next": arcs}, {"step": "good", "tool": noop()}
+        )
         async with engine(store) as operations:
-            snapshot, _ = await play(operations, document)
+            snapshot, _ = await run_playbook(operations, document)
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_RAISED")
 
 
@@ -306,22 +329,22 @@ async def test_the_end_of_a_loop_and_of_a_step_are_told_apart_for_the_author(sto
             {"step": "work", **loop, "tool": noop(1), "next": arcs}, {"step": "e", "tool": noop("reached")}
         )
         async with engine(store) as operations:
-            snapshot, _ = await play(operations, document)
-            assert await result(operations, snapshot) == "reached"
+            snapshot, _ = await run_playbook(operations, document)
+            assert await result_of(operations, snapshot) == "reached"
 
 
 async def test_a_child_that_cannot_do_better_is_not_tried_again(store: str) -> None:
     again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
     for value, tries in (("{{ nosuch }}", 1), ("{{ 'x' }}", 3)):
-        first = noop(value) if tries == 1 else code("1 / 0")
+        first = noop(value) if tries == 1 else python_task("1 / 0")
         document = playbook(
             {"step": "s", "tool": {"kind": "workbook", "name": "pair", "spec": again}},
             workbook=[{"name": "pair", "tool": [{"a": first}, {"b": noop(1)}]}],
         )
         async with engine(store) as operations:
-            snapshot, story = await play(operations, document)
+            snapshot, story = await run_playbook(operations, document)
             assert snapshot.root_cause.code == "SUBRUN_FAILED"
-            assert len(only(story, "TaskAttemptStarted")) == tries
+            assert len(lines_of_types(story, "TaskAttemptStarted")) == tries
 
 
 @pytest.mark.parametrize(
@@ -331,15 +354,15 @@ async def test_how_many_at_once_is_a_whole_number(most: Any, is_good: bool) -> N
     loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ m }}"}}
     async with engine("memory://") as operations:
         document = playbook({"step": "l", "loop": loop, "tool": noop()}, workload={"m": most})
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert (snapshot.status == "COMPLETED") is is_good
 
 
 async def test_older_playbooks_know_the_run_as_a_job(store: str) -> None:
     document = playbook({"step": "a", "tool": noop("{{ id }} {{ job.uuid }}")}, workload={"id": "{{ job.uuid }}"})
     async with engine(store) as operations:
-        snapshot, _ = await play(operations, document, run_id="r1")
-        assert await result(operations, snapshot) == "r1 r1"
+        snapshot, _ = await run_playbook(operations, document, run_id="r1")
+        assert await result_of(operations, snapshot) == "r1 r1"
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -350,28 +373,28 @@ async def test_expressions_see_the_newest_visit_also_where_an_older_one_ends_lat
     document = playbook(
         {"step": "a", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": ways}},
         {"step": "work", "join": "any", "spec": {"policy": {"failure": {"mode": "best_effort"}}},
-         "tool": code(f"{HOLD}\nassert n == 2 or not {fails}\nresult = n", n="{{ args.n }}", go="{{ args.go }}")},
+         "tool": python_task(f"{WAIT_FOR_FILE}\nassert n == 2 or not {fails}\nresult = n", n="{{ args.n }}", go="{{ args.go }}")},
         {"step": "end", "tool": noop("{{ work }}")},
         executor={"spec": {"final_step": "end"}},
     )  # fmt: skip
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
         (tmp_path / "go2").touch()
-        await event(operations, run_id, "StepCompleted", "work@2")
+        await wait_for_event(operations, run_id, "StepCompleted", "work@2")
         (tmp_path / "go1").touch()
-        snapshot = await ended(operations, run_id)
-        assert (snapshot.status, await result(operations, snapshot)) == ("COMPLETED", 2)
+        snapshot = await wait_for_end(operations, run_id)
+        assert (snapshot.status, await result_of(operations, snapshot)) == ("COMPLETED", 2)
 
 
 async def test_a_failed_run_does_not_wait_for_workers_to_begin_something(file_store: str) -> None:
-    far = {**code("result = 1"), "spec": {"dispatch": {"queue": "nobody"}}}
+    far = {**python_task("result = 1"), "spec": {"dispatch": {"queue": "nobody"}}}
     document = playbook(
-        {"step": "a", "next": to("bad", "far", mode="inclusive")},
-        {"step": "bad", "tool": code("1 / 0")},
+        {"step": "a", "next": arcs_to("bad", "far", mode="inclusive")},
+        {"step": "bad", "tool": python_task("1 / 0")},
         {"step": "far", "tool": far},
     )
     async with engine(file_store, workers="named") as operations:
-        snapshot, told = await play(operations, document)
+        snapshot, told = await run_playbook(operations, document)
         assert (snapshot.status, snapshot.root_cause.step_id) == ("FAILED", "bad")
         assert "StepScheduled far" in told
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(snapshot.run_id))) == []
@@ -389,5 +412,5 @@ async def test_the_time_of_a_task_counts_while_its_secrets_are_asked_for(file_st
     task = {"kind": "sqlite", "auth": "db", "query": "select 1", "spec": {"timeout": "100ms"}}
     async with engine(file_store) as operations:
         operations.engine.services.secrets = Slow()
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": task}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": task}))
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")

@@ -24,8 +24,8 @@ from runwright.control.plan_loader import read_any
 from runwright.control.run_views import artifacts_of
 from runwright.log.noetl_importer import ImportTarget, NoetlImporter
 from support.engine import engine
-from support.playbooks import code, noop, otherwise, play, playbook, rules, to, when
-from support.server import at, office
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, rules, run_playbook, when
+from support.server import run_path, running_server
 
 SCHEMA = jsonschema.Draft202012Validator(noetl_schema())
 AT = "2026-02-05T23:11:22Z"
@@ -57,7 +57,7 @@ PLAYBOOK = playbook(
         "step": "a",
         "loop": {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
         "tool": [
-            {"try": {**code("result = 1 / (n - 1)", n="{{ iter.n }}"),
+            {"try": {**python_task("result = 1 / (n - 1)", n="{{ iter.n }}"),
                      "spec": rules(when("outcome.status == 'error'", "retry", attempts=2), otherwise("continue"))}},
             {"next": {**noop("{{ _prev }}"), "spec": {"result": {"inline_max_bytes": 0}}}},
         ],
@@ -69,13 +69,13 @@ PLAYBOOK = playbook(
 )  # fmt: skip
 MARK = "import runwright as rw\nmark = rw.current_step().checkpoint\nmark({'at': 1})\nmark({'at': 2})"
 ODD = playbook(
-    {"step": "a", "tool": code(MARK), "next": to("b", "load:iteration:3", mode="inclusive")},
+    {"step": "a", "tool": python_task(MARK), "next": arcs_to("b", "load:iteration:3", mode="inclusive")},
     {"step": "b", "tool": noop(),
      "spec": {"policy": {"admit": {"rules": [{"when": "{{ ctx.ok | default(false) }}", "then": {"allow": True}},
                                              {"else": {"then": {"allow": False}}}]}}},
      "next": {"arcs": [{"step": "b", "when": "{{ not ctx.again | default(false) }}", "set": {"ctx.again": True}}]}},
     {"step": "load:iteration:3", "loop": {"in": [1, 2], "iterator": "n"},
-     "tool": [{"x:attempt:3": {**code(MARK), "spec": rules(otherwise("continue"))}}], "set": {"ctx.ok": True}},
+     "tool": [{"x:attempt:3": {**python_task(MARK), "spec": rules(otherwise("continue"))}}], "set": {"ctx.ok": True}},
 )  # fmt: skip
 """Marks of progress, a step that is judged twice before it is admitted, and names that look like ids."""
 PLAN = {
@@ -100,7 +100,7 @@ PLAN = {
 @pytest.mark.parametrize("document", [PLAYBOOK, ODD, PLAN], ids=["playbook", "odd", "plan"])
 async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tmp_path: Path) -> None:
     async with engine(store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         records = await operations.log.read(snapshot.run_id)
         words = [noetl_event(record) for record in records]
         for each in words:
@@ -537,7 +537,7 @@ def test_a_run_that_was_cancelled(ending: str) -> None:
 
 async def test_events_are_taken_in_their_sequence(store: str, tmp_path: Path) -> None:
     async with engine(store) as operations:
-        snapshot, _ = await play(operations, PLAYBOOK)
+        snapshot, _ = await run_playbook(operations, PLAYBOOK)
         words = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
     shuffled = random.Random(1).sample(words, len(words))
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
@@ -709,16 +709,16 @@ async def test_our_own_contract_has_no_old_names(store: str) -> None:
 
 
 async def test_over_http(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         started = event(1, "playbook.started", entity_type="playbook", entity_id="p", source="server")
         answer = await me.post("/v1/events?format=noetl&project=lake", started, expected=201)
         assert (len(answer["appended"]), answer["results"][0]["runSeq"]) == (1, 1)
         answer = await me.post("/v1/events?format=noetl", [started, event(2, "workflow.started")])
         assert (len(answer["appended"]), len(answer["deduped"])) == (1, 1)
-        shown = await me.get(at("exec_01JH"))
+        shown = await me.get(run_path("exec_01JH"))
         assert (shown["status"], shown["projectId"]) == ("RUNNING", "lake")
-        words = (await me.get(f"{at('exec_01JH')}/events?format=noetl"))["events"]
+        words = (await me.get(f"{run_path('exec_01JH')}/events?format=noetl"))["events"]
         assert [each["event_id"] for each in words] == ["01JH0001", "01JH0002"]
         await me.post("/v1/events?format=noetl&atomic=true", started, expected=400)
         await me.post("/v1/events?format=cloud", started, expected=400)
@@ -726,15 +726,15 @@ async def test_over_http(file_store: str) -> None:
 
 
 async def test_over_http_everybody_keeps_to_their_own(file_store: str) -> None:
-    async with office(file_store) as there:
-        worker = await there.somebody(scopes=("events:worker",), tenant="acme")
+    async with running_server(file_store) as there:
+        worker = await there.caller_with(scopes=("events:worker",), tenant="acme")
         done = event(2, "task.done", entity_type="task", entity_id="t", parent_id="step:s:run:1", source="worker")
         answer = await worker.post("/v1/events?format=noetl", done, expected=201)
         assert answer["results"][0]["status"] == "appended"
         step = event(3, "step.scheduled", entity_type="step", entity_id="s", source="worker")
         await worker.post("/v1/events?format=noetl", step, expected=403)
         await worker.post("/v1/events?format=noetl&tenant=other", done, expected=403)
-        stranger = await there.somebody(scopes=("events:server",), tenant="umbrella")
+        stranger = await there.caller_with(scopes=("events:server",), tenant="umbrella")
         refused = await stranger.post("/v1/events?format=noetl", [event(4, "workflow.started")], expected=207)
         assert refused["results"][0]["code"] == "RUN_CONTEXT_MISMATCH"
 

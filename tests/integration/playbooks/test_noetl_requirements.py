@@ -16,9 +16,9 @@ from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import alias_of, noetl_event
 from runwright.control.operations import Operations
 from runwright.log.model import RunFilter
-from support.engine import ended, engine, event
-from support.playbooks import code, noop, otherwise, play, playbook, rules, to, when
-from support.server import at, office
+from support.engine import engine, wait_for_end, wait_for_event
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, rules, run_playbook, when
+from support.server import run_path, running_server
 from support.waiting import until
 
 SERVER = [
@@ -61,16 +61,16 @@ EVERYTHING = playbook(
         "step": "loop",
         "loop": {"in": [0, 1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
         "tool": [
-            {"plain": {**code("result = 1 / n", n="{{ iter.n }}"),
+            {"plain": {**python_task("result = 1 / n", n="{{ iter.n }}"),
                        "spec": rules(when("outcome.status == 'error'", "retry", attempts=2), otherwise("continue"))}},
             {"large": {**noop("{{ _prev }}"), "spec": {"result": {"inline_max_bytes": 0}}}},
         ],
         "spec": {"policy": {"failure": {"mode": "best_effort"}}},
-        "next": to("fails"),
+        "next": arcs_to("fails"),
     },
-    {"step": "fails", "tool": code("raise ValueError('no')"),
+    {"step": "fails", "tool": python_task("raise ValueError('no')"),
      "next": {"arcs": [{"step": "holds", "when": "{{ event.name == 'step.failed' }}"}]}},
-    {"step": "holds", "tool": code("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"), "next": to("end")},
+    {"step": "holds", "tool": python_task("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"), "next": arcs_to("end")},
     {"step": "end", "tool": noop("{{ loop }}")},
 )  # fmt: skip
 
@@ -78,12 +78,12 @@ EVERYTHING = playbook(
 async def everything(operations: Operations) -> list[dict[str, Any]]:
     """A run that has all there is, in the model's words."""
     run_id = await operations.start(operations.load(EVERYTHING))
-    await event(operations, run_id, "TaskStarted", "holds/holds")
+    await wait_for_event(operations, run_id, "TaskStarted", "holds/holds")
     await operations.signal(run_id, "PAUSE")
-    await event(operations, run_id, "RunPaused")
+    await wait_for_event(operations, run_id, "RunPaused")
     Path("go").touch()
     await operations.signal(run_id, "RESUME")
-    await ended(operations, run_id)
+    await wait_for_end(operations, run_id)
     return [noetl_event(record) for record in await operations.log.read(run_id)]
 
 
@@ -141,9 +141,9 @@ async def test_every_event_has_its_envelope_and_a_place_in_one_tree(
 
 async def test_workers_cannot_start_steps(file_store: str) -> None:
     """A worker may say how its work went; that a step is to run, only the server says."""
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         await there.caller().run(playbook({"step": "a", "tool": noop()}))
-        worker = await there.somebody(scopes=("events:worker",))
+        worker = await there.caller_with(scopes=("events:worker",))
         said = {"event_id": "x", "timestamp": "2026-01-01T00:00:00Z", "execution_id": "other", "entity_id": "a"}
         for name in ("step.scheduled", "next.evaluated", "playbook.started", "loop.started"):
             await worker.post("/v1/events?format=noetl", {**said, "event_type": name, "source": "worker"}, expected=403)
@@ -154,7 +154,7 @@ async def test_storage_is_a_task_that_gives_a_reference(file_store: str, tmp_pat
     kept = {"kind": "artifact", "action": "put", "data": {"a": 1}, "type": "report"}
     document = playbook({"step": "a", "tool": [{"keep": kept}, {"end": noop("{{ keep.uri }}")}]})
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert (await operations.run_result(snapshot.run_id)).startswith("file://")
     assert not [line for line in story if "ink" in line.split()[0]]
 
@@ -165,8 +165,8 @@ async def test_storage_is_a_task_that_gives_a_reference(file_store: str, tmp_pat
 async def test_lists_pages_and_the_fold_never_disagree(file_store: str) -> None:
     """One truth: the row of the list, the snapshot, the page and the noetl view say the same at every moment."""
     slow = playbook({"step": "a", "loop": {"in": "{{ range(40) }}", "iterator": "n"},
-                     "tool": code("__import__('time').sleep(0.005)")})  # fmt: skip
-    async with office(file_store) as there:
+                     "tool": python_task("__import__('time').sleep(0.005)")})  # fmt: skip
+    async with running_server(file_store) as there:
         me = there.caller()
         run_id = (await me.start(slow))["runId"]
         seen: set[str] = set()
@@ -175,7 +175,7 @@ async def test_lists_pages_and_the_fold_never_disagree(file_store: str) -> None:
             log = there.service.log
             then = await log.snapshot(run_id, row["lastEventSeq"])
             assert then.status == row["status"]
-            page = await me.get(at(run_id))
+            page = await me.get(run_path(run_id))
             assert page["lastEventSeq"] >= row["lastEventSeq"]
             assert (await log.snapshot(run_id, page["lastEventSeq"])).status == page["status"]
             seen.add(row["status"])
@@ -189,7 +189,9 @@ async def test_an_outage_of_the_store_does_not_end_a_long_run(
     """Longer than any write budget, in the middle of a pipeline; what the task gave is not lost, and not made twice."""
     monkeypatch.chdir(tmp_path)
     note = "with open('notes', 'a') as notes: notes.write('x\\n')\nresult = 41"
-    document = playbook({"step": "a", "tool": [{"one": code(note)}, {"two": code("result = n + 1", n="{{ one }}")}]})
+    document = playbook(
+        {"step": "a", "tool": [{"one": python_task(note)}, {"two": python_task("result = n + 1", n="{{ one }}")}]}
+    )
     async with engine(file_store) as operations:
         operations.engine.write_budget = 0.2
         real = operations.log.append_prepared
@@ -203,7 +205,7 @@ async def test_an_outage_of_the_store_does_not_end_a_long_run(
             return await real(events, **more)
 
         monkeypatch.setattr(operations.log, "append_prepared", troubled)
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert (snapshot.status, await operations.run_result(snapshot.run_id)) == ("COMPLETED", 42)
     assert refused == 8
     assert not [line for line in story if "Failed" in line]
@@ -217,7 +219,7 @@ async def test_loop_done_is_said_once_and_no_item_is_left_out(
     monkeypatch.chdir(tmp_path)
     document = playbook(
         {"step": "a", "loop": {"in": "{{ range(300) }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 8}},
-         "tool": code("__import__('time').sleep(0.002)\nresult = n", n="{{ iter.n }}"), "next": to("b")},
+         "tool": python_task("__import__('time').sleep(0.002)\nresult = n", n="{{ iter.n }}"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a | sum }}")},
     )  # fmt: skip
     run_id = ""
@@ -234,7 +236,7 @@ async def test_loop_done_is_said_once_and_no_item_is_left_out(
 
             await until(far)
     async with engine(file_store, recover=True) as operations:
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", sum(range(300)))
         records = await operations.log.read(run_id, limit=100_000)
     kinds = Counter(record.event_type for record in records)

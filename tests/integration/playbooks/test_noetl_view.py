@@ -8,8 +8,8 @@ import pytest
 
 import runwright as rw
 from runwright.contract.noetl.view import noetl_event
-from support.engine import ended, engine, event
-from support.playbooks import code, noop, play, playbook, to
+from support.engine import engine, wait_for_end, wait_for_event
+from support.playbooks import arcs_to, noop, playbook, python_task, run_playbook
 
 
 async def words(log: Any, run_id: str) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def only(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("body", "status"), [("result = 1", "success"), ("1 / 0", "error")])
 async def test_a_workflow_ends_as_its_run_does(file_store: str, body: str, status: str) -> None:
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": code(body)}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": python_task(body)}))
         events = await words(operations.log, snapshot.run_id)
     finished = only(events, "workflow.finished")
     assert (finished["status"], only(events, "playbook.finished")["status"]) == (status, status)
@@ -36,9 +36,9 @@ async def test_a_workflow_that_is_cancelled_did_not_succeed(file_store: str) -> 
         run_id = await operations.start(
             operations.load(playbook({"step": "a", "tool": {"kind": "shell", "command": "sleep 30"}}))
         )
-        await event(operations, run_id, "TaskStarted", "a/a")
+        await wait_for_event(operations, run_id, "TaskStarted", "a/a")
         await operations.signal(run_id, "CANCEL", {}, reason="x")
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         finished = only(await words(operations.log, run_id), "workflow.finished")
     assert (finished["status"], finished["payload"]["meta"]["runStatus"]) == ("error", "CANCELLED")
 
@@ -53,11 +53,11 @@ async def test_logs_of_before_do_not_say_how_a_workflow_ended() -> None:
 @pytest.mark.parametrize(("mode", "status"), [("best_effort", "success"), ("fail_fast", "error")])
 async def test_a_loop_is_bad_if_its_step_fails_with_it(file_store: str, mode: str, status: str) -> None:
     document = playbook(
-        {"step": "a", "loop": {"in": [0, 1], "iterator": "n"}, "tool": code("result = 1 / n", n="{{ iter.n }}"),
+        {"step": "a", "loop": {"in": [0, 1], "iterator": "n"}, "tool": python_task("result = 1 / n", n="{{ iter.n }}"),
          "spec": {"policy": {"failure": {"mode": mode}}}},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         events = await words(operations.log, snapshot.run_id)
     assert only(events, "loop.done")["status"] == status
     assert only(events, "loop.done")["payload"]["meta"]["failed"] == 1
@@ -68,7 +68,7 @@ async def test_a_loop_is_bad_if_its_step_fails_with_it(file_store: str, mode: st
 
 async def test_tasks_say_how_long_they_took(file_store: str) -> None:
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": noop(1)}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": noop(1)}))
         done = only(await words(operations.log, snapshot.run_id), "task.done")
     assert done["duration_ms"] == round(done["payload"]["outcome"]["meta"]["duration_ms"])
     assert isinstance(done["duration_ms"], int)
@@ -77,11 +77,11 @@ async def test_tasks_say_how_long_they_took(file_store: str) -> None:
 async def test_results_by_reference_belong_to_their_step_and_stand_alone(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": [1, 2], "iterator": "n"},
-         "tool": {**noop("{{ 'x' * 70000 }}"), "spec": {"result": {"inline_max_bytes": 0}}}, "next": to("b")},
+         "tool": {**noop("{{ 'x' * 70000 }}"), "spec": {"result": {"inline_max_bytes": 0}}}, "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a | length }}")},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         events = await words(operations.log, snapshot.run_id)
     manifests = [each for each in events if each["event_type"] == "result.manifest.updated"]
     assert [(each["entity_id"], each["parent_id"]) for each in manifests] == [("step:a", "step:a:run:1")]
@@ -99,6 +99,6 @@ async def test_a_further_attempt_of_an_iteration_names_the_iteration(file_store:
         "retry": {"maxAttempts": 2, "initial": 0},
     }
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, {"plan": "p", "steps": [step]})
+        snapshot, _ = await run_playbook(operations, {"plan": "p", "steps": [step]})
         again = only(await words(operations.log, snapshot.run_id), "step.attempt.scheduled")
     assert (again["entity_id"], again["parent_id"]) == ("step:many:run:1:iteration:0", "step:many:run:1")

@@ -10,20 +10,31 @@ import pytest
 from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import noetl_event
 from runwright.control.run_views import artifacts_of
-from support.engine import engine, only, statuses
+from support.engine import engine, lines_of_types, statuses
 from support.flaky_server import flaky_server
-from support.playbooks import code, context_of, noop, otherwise, play, playbook, result, rules, to, when
+from support.playbooks import (
+    arcs_to,
+    context_of,
+    noop,
+    otherwise,
+    playbook,
+    python_task,
+    result_of,
+    rules,
+    run_playbook,
+    when,
+)
 
 
 async def test_a_playbook_leaves_the_whole_story(store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": code("result = n + 1", n="{{ n }}"), "next": to("b")},
+        {"step": "a", "tool": python_task("result = n + 1", n="{{ n }}"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
         workload={"n": 1},
     )
     async with engine(store) as operations:
-        snapshot, story = await play(operations, document, params={"n": 41})
-        assert await result(operations, snapshot) == 42
+        snapshot, story = await run_playbook(operations, document, params={"n": 41})
+        assert await result_of(operations, snapshot) == 42
     assert story == [
         "RunQueued",
         "AdmissionEvaluated",
@@ -57,13 +68,13 @@ async def test_errors_of_a_server_are_retried_and_then_fail(file_store: str) -> 
         )
         tool = {"kind": "http", "url": f"{server.url}/broken", "spec": policy}
         async with engine(file_store) as operations:
-            snapshot, story = await play(operations, playbook({"step": "a", "tool": tool}))
+            snapshot, story = await run_playbook(operations, playbook({"step": "a", "tool": tool}))
             records = await operations.log.read(snapshot.run_id)
         evaluated = [record.payload for record in records if record.event_type == "PolicyTaskEvaluated"]
         failed = next(noetl_event(record) for record in records if record.event_type == "TaskFailed")
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "HTTP_STATUS")
         assert server.seen["/broken"] == 3
-    assert only(story, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
+    assert lines_of_types(story, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
         "TaskAttemptStarted a/a",
         "TaskAttemptFailed a/a",
         "TaskAttemptStarted a/a #2",
@@ -91,21 +102,21 @@ async def test_answers_are_routed_by_jumps(file_store: str) -> None:
             )
             pipeline = [
                 {"fetch": {"kind": "http", "url": f"{server.url}{path}", "spec": policy}},
-                {"missing": {**code("result = 'none'"), "spec": rules(otherwise("break"))}},
-                {"found": code("result = 'some'")},
+                {"missing": {**python_task("result = 'none'"), "spec": rules(otherwise("break"))}},
+                {"found": python_task("result = 'some'")},
             ]
             return playbook({"step": "a", "tool": pipeline})
 
         async with engine(file_store) as operations:
-            lost, story = await play(operations, document("/nowhere"))
-            assert (lost.status, await result(operations, lost)) == ("COMPLETED", "none")
-            assert only(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/missing"]
-            there, story = await play(operations, document("/orders"))
-            assert (await result(operations, there), await context_of(operations, there.run_id)) == (
+            lost, story = await run_playbook(operations, document("/nowhere"))
+            assert (lost.status, await result_of(operations, lost)) == ("COMPLETED", "none")
+            assert lines_of_types(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/missing"]
+            there, story = await run_playbook(operations, document("/orders"))
+            assert (await result_of(operations, there), await context_of(operations, there.run_id)) == (
                 "some",
                 {"rows": [1, 2, 3]},
             )
-            assert only(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/found"]
+            assert lines_of_types(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/found"]
 
 
 async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> None:
@@ -122,7 +133,9 @@ async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> No
             ),
         }
         keep = {
-            **code("result = rows + more", rows="{{ iter.rows | default([]) }}", more="{{ fetch.data['items'] }}"),
+            **python_task(
+                "result = rows + more", rows="{{ iter.rows | default([]) }}", more="{{ fetch.data['items'] }}"
+            ),
             "spec": rules(
                 when(
                     "fetch.data.has_more",
@@ -135,10 +148,10 @@ async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> No
         }
         async with engine(store) as operations:
             document = playbook({"step": "a", "tool": [{"fetch": fetch}, {"keep": keep}, {"never": noop()}]})
-            snapshot, story = await play(operations, document)
+            snapshot, story = await run_playbook(operations, document)
             assert snapshot.status == "COMPLETED", story
             assert await context_of(operations, snapshot.run_id) == {"rows": [1, 2, 3, 4, 5, 6]}
-        assert only(story, "TaskStarted") == [
+        assert lines_of_types(story, "TaskStarted") == [
             "TaskStarted a/fetch",
             "TaskStarted a/keep",
             "TaskStarted a/fetch@2",
@@ -146,7 +159,7 @@ async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> No
             "TaskStarted a/fetch@3",
             "TaskStarted a/keep@3",
         ]
-        assert len(only(story, "TaskAttemptFailed")) == 3
+        assert len(lines_of_types(story, "TaskAttemptFailed")) == 3
 
 
 async def test_a_parallel_loop_is_bounded_and_each_iteration_is_its_own(file_store: str, tmp_path: Path) -> None:
@@ -162,9 +175,14 @@ result = count
         "step": "a",
         "loop": {"in": "{{ range(12) }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ most }}"}},
         "tool": [
-            {"see": {**code(text, x="{{ iter.x }}", folder=str(tmp_path)), "set": {"iter.mine": "{{ iter.x * 10 }}"}}},
             {
-                "say": code(
+                "see": {
+                    **python_task(text, x="{{ iter.x }}", folder=str(tmp_path)),
+                    "set": {"iter.mine": "{{ iter.x * 10 }}"},
+                }
+            },
+            {
+                "say": python_task(
                     "result = [count, mine, index]", count="{{ see }}", mine="{{ iter.mine }}", index="{{ iter.index }}"
                 )
             },
@@ -173,8 +191,8 @@ result = count
     }
     document = playbook(step, {"step": "b", "tool": noop("{{ args.all }}")}, workload={"most": 3})
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        found = await result(operations, snapshot)
+        snapshot, _ = await run_playbook(operations, document)
+        found = await result_of(operations, snapshot)
     assert [(mine, index) for _, mine, index in found] == [(10 * x, x) for x in range(12)]
     assert max(count for count, _, _ in found) <= 3
 
@@ -184,7 +202,7 @@ async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: P
         {
             "step": "inner",
             "loop": {"in": "{{ ys }}", "iterator": "y"},
-            "tool": code("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}"),
+            "tool": python_task("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}"),
             "next": {"arcs": [{"step": "all", "args": {"them": "{{ inner }}"}}]},
         },
         {"step": "all", "tool": noop("{{ args.them }}")},
@@ -202,17 +220,17 @@ async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: P
         {"step": "end", "tool": noop("{{ args.all }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, outer)
+        snapshot, story = await run_playbook(operations, outer)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [["a1", "a2"], ["b1", "b2"]]
+        assert await result_of(operations, snapshot) == [["a1", "a2"], ["b1", "b2"]]
 
 
 async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store: str) -> None:
     pairs = {
         "loop": {"in": "{{ ys }}", "iterator": "y"},
         "tool": [
-            {"join": code("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}")},
-            {"mark": code("result = joined + sign", joined="{{ join }}", sign="{{ workload.sign }}")},
+            {"join": python_task("result = f'{x}{y}'", x="{{ iter.parent.x }}", y="{{ iter.y }}")},
+            {"mark": python_task("result = joined + sign", joined="{{ join }}", sign="{{ workload.sign }}")},
         ],
     }
     document = playbook(
@@ -220,16 +238,16 @@ async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store:
             "step": "outer",
             "loop": {"in": ["a", "b"], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}},
             "tool": {"kind": "workbook", "name": "pairs", "args": {"ys": [1, 2]}},
-            "next": to("end"),
+            "next": arcs_to("end"),
         },
         {"step": "end", "tool": noop("{{ outer }}")},
         workload={"sign": "?", "other": 1},
         workbook={"pairs": pairs},
     )
     async with engine(store) as operations:
-        snapshot, story = await play(operations, document, params={"sign": "!"})
+        snapshot, story = await run_playbook(operations, document, params={"sign": "!"})
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [["a1!", "a2!"], ["b1!", "b2!"]]
+        assert await result_of(operations, snapshot) == [["a1!", "a2!"], ["b1!", "b2!"]]
         records = await operations.log.read(snapshot.run_id)
         assert NoetlChecker().check(map(noetl_event, records)) == []
 
@@ -244,7 +262,7 @@ ON_TO_B = {"arcs": [{"step": "b", "args": {"x": "{{ a }}"}}]}
             {
                 "step": "a",
                 "tool": {
-                    **code("result = 'x' * 300000"),
+                    **python_task("result = 'x' * 300000"),
                     "spec": rules(otherwise("continue", set_ctx={"v": "{{ outcome.result }}"})),
                 },
             },
@@ -253,22 +271,27 @@ ON_TO_B = {"arcs": [{"step": "b", "args": {"x": "{{ a }}"}}]}
             {
                 "step": "a",
                 "tool": {
-                    **code("result = 'x' * 300000"),
+                    **python_task("result = 'x' * 300000"),
                     "spec": rules(otherwise("continue", set_iter={"v": "{{ outcome.result }}"})),
                 },
             },
         ),
-        ({"step": "a", "tool": code("result = 'x' * 300000"), "next": ON_TO_B}, {"step": "b", "tool": noop()}),
+        ({"step": "a", "tool": python_task("result = 'x' * 300000"), "next": ON_TO_B}, {"step": "b", "tool": noop()}),
         (
-            {"step": "a", "tool": code("result = 'x' * 300000"), "set": {"ctx.v": "{{ a }}"}, "next": to("b")},
+            {
+                "step": "a",
+                "tool": python_task("result = 'x' * 300000"),
+                "set": {"ctx.v": "{{ a }}"},
+                "next": arcs_to("b"),
+            },
             {"step": "b", "tool": noop()},
         ),
         (
-            {"step": "s", "tool": noop(), "next": to("a", "c", mode="inclusive")},
-            {"step": "a", "tool": code("result = 'x' * 200000"), "next": ON_TO_B},
+            {"step": "s", "tool": noop(), "next": arcs_to("a", "c", mode="inclusive")},
+            {"step": "a", "tool": python_task("result = 'x' * 200000"), "next": ON_TO_B},
             {
                 "step": "c",
-                "tool": code("result = 'x' * 200000"),
+                "tool": python_task("result = 'x' * 200000"),
                 "next": {"arcs": [{"step": "b", "args": {"y": "{{ c }}"}}]},
             },
             {"step": "b", "tool": noop()},
@@ -280,7 +303,7 @@ async def test_what_is_too_large_to_be_set_fails_with_a_reason(
     file_store: str, steps: tuple[dict[str, Any], ...]
 ) -> None:
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, playbook(*steps))
+        snapshot, story = await run_playbook(operations, playbook(*steps))
         assert snapshot.status == "FAILED", story
         assert snapshot.root_cause is not None
         assert snapshot.root_cause.code == "PAYLOAD_TOO_LARGE"
@@ -312,9 +335,9 @@ async def test_the_later_spelling_on_arcs_and_in_expressions(file_store: str) ->
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [1, 8]
+        assert await result_of(operations, snapshot) == [1, 8]
         assert await context_of(operations, snapshot.run_id) == {"way": 8}
 
 
@@ -327,8 +350,8 @@ async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
             {"step": "web", "tool": {"kind": "http", "url": f"{server.url}/echo"},
              "next": {"arcs": [{"step": "bad", "when": "{{ output.http.status == 200 }}",
                                 "set": {"method": "{{ output.data.method }}"}}]}},
-            {"step": "bad", "tool": code("result = 1"), "next": {"arcs": [{"step": "bad_again"}]}},
-            {"step": "bad_again", "tool": code("1 / 0"),
+            {"step": "bad", "tool": python_task("result = 1"), "next": {"arcs": [{"step": "bad_again"}]}},
+            {"step": "bad_again", "tool": python_task("1 / 0"),
              "next": {"arcs": [{"step": "each", "when": "{{ output.status == 'error' and not output.data }}",
                                 "set": {"ctx.code": "{{ output.error.code }}"}}]}},
             {"step": "each", "loop": {"in": [1, 2], "iterator": "n"}, "tool": noop("{{ iter.n }}"),
@@ -337,9 +360,9 @@ async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
             {"step": "never", "tool": noop()},
         )  # fmt: skip
         async with engine(file_store) as operations:
-            snapshot, story = await play(operations, document)
+            snapshot, story = await run_playbook(operations, document)
             assert snapshot.status == "COMPLETED", story
-            assert await result(operations, snapshot) == [1, 2]
+            assert await result_of(operations, snapshot) == [1, 2]
             assert await context_of(operations, snapshot.run_id) == {"left": 3, "code": "STEP_RAISED"}
             taken = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "web")
             assert taken is not None and taken.payload is not None
@@ -358,9 +381,9 @@ async def test_arcs_see_what_the_web_answered_and_nothing_else_of_it(file_store:
                 *({"step": name, "tool": noop(name)} for name in ("found", "gone", "other")),
             )
             async with engine(file_store) as operations:
-                snapshot, story = await play(operations, document)
+                snapshot, story = await run_playbook(operations, document)
                 assert snapshot.status == "COMPLETED", story
-                assert await result(operations, snapshot) == came
+                assert await result_of(operations, snapshot) == came
 
 
 async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
@@ -372,9 +395,9 @@ async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: st
         workbook={"w": {"tool": [{"x": noop()}, {"y": noop(seen)}]}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document, params={"extra": 5})
+        snapshot, story = await run_playbook(operations, document, params={"extra": 5})
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [5, "warehouse", 1, 3, {}]
+        assert await result_of(operations, snapshot) == [5, "warehouse", 1, 3, {}]
 
 
 async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_store: str) -> None:
@@ -383,7 +406,7 @@ async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_sto
             "step": "a",
             "loop": {"in": ["x"], "iterator": "i"},
             "tool": {"kind": "workbook", "name": "one"},
-            "next": to("e"),
+            "next": arcs_to("e"),
         },
         {"step": "e", "tool": noop("{{ a }}")},
         workbook={
@@ -392,9 +415,9 @@ async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_sto
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == ["x"]
+        assert await result_of(operations, snapshot) == ["x"]
 
 
 @pytest.mark.parametrize(("mode", "visited"), [("exclusive", ["b"]), ("inclusive", ["b", "c"])])
@@ -410,7 +433,7 @@ async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: li
         workload={"n": 3},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         chosen = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "a")
     assert [name for name in statuses(snapshot) if name != "a"] == visited
     assert chosen.payload["mode"] == mode
@@ -420,24 +443,24 @@ async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: li
 async def test_branches_meet_once_at_a_barrier_and_each_at_any(file_store: str) -> None:
     def document(join: str) -> dict[str, Any]:
         return playbook(
-            {"step": "a", "next": to("b", "c", mode="inclusive")},
-            {"step": "b", "tool": code("import time; time.sleep(0.1)"), "next": to("end")},
-            {"step": "c", "tool": noop(), "next": to("d")},
-            {"step": "d", "tool": noop(), "next": to("end")},
+            {"step": "a", "next": arcs_to("b", "c", mode="inclusive")},
+            {"step": "b", "tool": python_task("import time; time.sleep(0.1)"), "next": arcs_to("end")},
+            {"step": "c", "tool": noop(), "next": arcs_to("d")},
+            {"step": "d", "tool": noop(), "next": arcs_to("end")},
             {"step": "end", "tool": noop(), "join": join},
         )
 
     async with engine(file_store) as operations:
-        once, story = await play(operations, document("barrier"))
-        assert only(story, "StepStarted")[-1] == "StepStarted end"
+        once, story = await run_playbook(operations, document("barrier"))
+        assert lines_of_types(story, "StepStarted")[-1] == "StepStarted end"
         assert "end@2" not in statuses(once)
-        each, _ = await play(operations, document("any"))
+        each, _ = await run_playbook(operations, document("any"))
         assert {"end", "end@2"} <= set(statuses(each))
 
 
 async def test_a_circle_of_steps_is_gone_round_until_it_is_left(file_store: str) -> None:
     document = playbook(
-        {"step": "start", "tool": noop(), "next": to("work")},
+        {"step": "start", "tool": noop(), "next": arcs_to("work")},
         {
             "step": "work",
             "tool": {**noop(), "spec": rules(otherwise("continue", set_ctx={"n": "{{ (ctx.n | default(0)) + 1 }}"}))},
@@ -446,9 +469,9 @@ async def test_a_circle_of_steps_is_gone_round_until_it_is_left(file_store: str)
         {"step": "end", "tool": noop("{{ ctx.n }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == 4
-    assert only(story, "StepStarted") == [
+        snapshot, story = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == 4
+    assert lines_of_types(story, "StepStarted") == [
         f"StepStarted {name}" for name in ("start", "work", "work@2", "work@3", "work@4", "end")
     ]
 
@@ -465,25 +488,25 @@ async def test_a_step_that_is_not_admitted_waits_for_ctx(file_store: str) -> Non
         }
     }
     ready = {
-        **code("import time; time.sleep(0.05)"),
+        **python_task("import time; time.sleep(0.05)"),
         "spec": rules(otherwise("continue", set_ctx={"ready": "{{ flag }}"})),
     }
     document = playbook(
-        {"step": "a", "next": to("late", "soon", mode="inclusive")},
+        {"step": "a", "next": arcs_to("late", "soon", mode="inclusive")},
         {"step": "late", "spec": admit, "tool": noop()},
         {"step": "soon", "tool": ready},
         workload={"flag": True},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED"
-        assert only(story, "PolicyAdmitEvaluated") == [
+        assert lines_of_types(story, "PolicyAdmitEvaluated") == [
             "PolicyAdmitEvaluated a",
             "PolicyAdmitEvaluated late",
             "PolicyAdmitEvaluated soon",
             "PolicyAdmitEvaluated late #2",
         ]
-        stuck, _ = await play(operations, document, params={"flag": False})
+        stuck, _ = await run_playbook(operations, document, params={"flag": False})
         assert (stuck.status, stuck.root_cause.code) == ("FAILED", "ADMISSION_DEADLOCK")
 
 
@@ -494,11 +517,11 @@ async def test_admission_knows_the_end_of_a_loop_by_every_name(file_store: str, 
         {"else": {"then": {"allow": False}}},
     ]
     document = playbook(
-        {"step": "a", "loop": {"in": [1], "iterator": "n"}, "tool": noop(), "next": to("b")},
+        {"step": "a", "loop": {"in": [1], "iterator": "n"}, "tool": noop(), "next": arcs_to("b")},
         {"step": "b", "tool": noop(), "spec": {"policy": {"admit": {"rules": admit}}}},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert snapshot.status == "COMPLETED"
 
 
@@ -518,7 +541,7 @@ async def test_ends_are_known_by_every_name_wherever_they_are_asked_for(file_sto
     arcs = {"arcs": [{"step": "b", "when": f"{{{{ {condition} }}}}"}]}
     document = playbook({"step": "a", "tool": noop(), "next": arcs}, {"step": "b", "tool": noop()})
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
 
 
@@ -526,19 +549,19 @@ async def test_only_what_is_compared_with_the_name_of_the_event_is_a_name(file_s
     arcs = [{"step": "b", "when": "{{ word == 'loop.done' and event.name in ['call.done', 'loop.done'] }}"}]
     document = playbook({"step": "a", "tool": noop(), "next": {"arcs": arcs}}, {"step": "b", "tool": noop()})
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, {**document, "workload": {"word": "loop.done"}})
+        snapshot, _ = await run_playbook(operations, {**document, "workload": {"word": "loop.done"}})
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
 
 
 async def test_those_who_were_not_admitted_are_named_and_not_who_waits_for_them(file_store: str) -> None:
     never = {"policy": {"admit": {"rules": [{"else": {"then": {"allow": False}}}]}}}
     document = playbook(
-        {"step": "a", "next": to("gate", "join", mode="inclusive")},
-        {"step": "gate", "spec": never, "tool": noop(), "next": to("join")},
+        {"step": "a", "next": arcs_to("gate", "join", mode="inclusive")},
+        {"step": "gate", "spec": never, "tool": noop(), "next": arcs_to("join")},
         {"step": "join", "tool": noop()},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert (
         snapshot.root_cause.message
         == "Admission deadlock: nothing is running, and these steps wait for admission: gate."
@@ -551,12 +574,12 @@ async def test_what_an_iteration_sets_is_what_it_sees(file_store: str) -> None:
         {**noop(["{{ iter.cursor }}", "{{ cursor }}", "{{ iter.index }}"]), "name": "u"},
     ]
     document = playbook(
-        {"step": "s", "loop": {"in": ["a", "b"], "iterator": "cursor"}, "tool": tasks, "next": to("e")},
+        {"step": "s", "loop": {"in": ["a", "b"], "iterator": "cursor"}, "tool": tasks, "next": arcs_to("e")},
         {"step": "e", "tool": noop("{{ s }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == [["next", "next", 0], ["next", "next", 1]]
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == [["next", "next", 0], ["next", "next", 1]]
 
 
 async def test_tasks_of_the_workbook_have_labels(file_store: str) -> None:
@@ -566,8 +589,8 @@ async def test_tasks_of_the_workbook_have_labels(file_store: str) -> None:
         {**noop("{{ [first, w] }}"), "name": "end"},
     ]
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "s", "tool": tasks}, workbook={"w": noop(5)}))
-        assert await result(operations, snapshot) == [5, 5]
+        snapshot, _ = await run_playbook(operations, playbook({"step": "s", "tool": tasks}, workbook={"w": noop(5)}))
+        assert await result_of(operations, snapshot) == [5, 5]
 
 
 async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str) -> None:
@@ -576,14 +599,14 @@ async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str)
         {"step": "save", "when": "{{ event.name == 'step.failed' }}"},
     ]
     document = playbook(
-        {"step": "fetch", "tool": code("result = {'page': 10 // (1 - n)}", n="{{ ctx.n }}"),
+        {"step": "fetch", "tool": python_task("result = {'page': 10 // (1 - n)}", n="{{ ctx.n }}"),
          "set": {"ctx.n": "{{ ctx.n + 1 }}"}, "next": {"arcs": arcs}},
         {"step": "save", "tool": noop("{{ fetch.page | default('nothing') if fetch is defined else 'nothing' }}")},
         ctx={"n": 0},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == "nothing"
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == "nothing"
 
 
 async def test_arcs_see_what_their_step_set_for_itself(file_store: str) -> None:
@@ -593,8 +616,8 @@ async def test_arcs_see_what_their_step_set_for_itself(file_store: str) -> None:
         {"step": "b", "tool": noop("{{ args.z }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == 7
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == 7
 
 
 async def test_an_arc_sets_what_the_step_it_leads_to_reads(file_store: str) -> None:
@@ -604,21 +627,21 @@ async def test_an_arc_sets_what_the_step_it_leads_to_reads(file_store: str) -> N
         {"step": "b", "tool": noop("{{ [step.x, args.x, args.y, ctx.z] }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == [1, 1, 2, 3]
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == [1, 1, 2, 3]
 
 
 async def test_the_final_step_runs_once_and_last(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "next": to("b", "end", mode="inclusive")},
-        {"step": "b", "tool": code("import time; time.sleep(0.05)"), "next": to("end")},
+        {"step": "a", "next": arcs_to("b", "end", mode="inclusive")},
+        {"step": "b", "tool": python_task("import time; time.sleep(0.05)"), "next": arcs_to("end")},
         {"step": "end", "tool": noop("over")},
         executor={"spec": {"final_step": "end"}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == "over"
-    assert only(story, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
+        snapshot, story = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == "over"
+    assert lines_of_types(story, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
 
 
 @pytest.mark.parametrize(
@@ -634,7 +657,7 @@ async def test_a_final_step_that_is_not_admitted_ends_the_run(file_store: str, c
         executor={"spec": {"final_step": "z"}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == code_
@@ -663,22 +686,24 @@ async def test_a_token_that_is_denied_does_not_stand_in_the_way_of_others(file_s
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == 0  # the denied one had its turn once `ctx` had changed
+        assert await result_of(operations, snapshot) == 0  # the denied one had its turn once `ctx` had changed
     assert [line for line in story if line.startswith("StepScheduled x")] == ["StepScheduled x", "StepScheduled x@2"]
 
 
 async def test_a_failure_goes_where_an_arc_takes_it(file_store: str) -> None:
-    bad = {"step": "a", "tool": code("1 / 0")}
+    bad = {"step": "a", "tool": python_task("1 / 0")}
     caught = {"arcs": [{"step": "never"}, {"step": "mend", "when": "{{ event.name == 'step.failed' }}"}]}
     document = playbook({**bad, "next": caught}, {"step": "never", "tool": noop()}, {"step": "mend", "tool": noop()})
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         assert (snapshot.status, statuses(snapshot)) == ("COMPLETED", {"a": "FAILED", "mend": "SUCCESS"})
-        failed, story = await play(operations, playbook(bad))
+        failed, story = await run_playbook(operations, playbook(bad))
         assert (failed.status, failed.root_cause.step_id, failed.root_cause.code) == ("FAILED", "a", "STEP_RAISED")
-        passed, _ = await play(operations, playbook({**bad, "spec": {"policy": {"failure": {"mode": "best_effort"}}}}))
+        passed, _ = await run_playbook(
+            operations, playbook({**bad, "spec": {"policy": {"failure": {"mode": "best_effort"}}}})
+        )
         assert passed.status == "COMPLETED"
     assert story[-3:] == ["WorkflowFinished", "RunFailed STEP_RAISED", "RunProcessed"]
 
@@ -689,12 +714,12 @@ async def test_a_condition_that_raises_is_no_mismatch(file_store: str) -> None:
             {"step": "a", "next": {"arcs": [{"step": "b", "when": "{{ nothing.there }}"}]}},
             {"step": "b", "tool": noop()},
         )
-        snapshot, _ = await play(operations, arc)
+        snapshot, _ = await run_playbook(operations, arc)
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
         task = playbook(
             {"step": "a", "tool": {**noop(), "spec": rules(when("nothing.there", "fail"), otherwise("continue"))}}
         )
-        snapshot, story = await play(operations, task)
+        snapshot, story = await run_playbook(operations, task)
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
         assert "TaskFailed a/a EXPRESSION_ERROR" in story
         evaluated = await operations.log.find_event(snapshot.run_id, "PolicyTaskEvaluated", "a/a", 1)
@@ -711,18 +736,18 @@ async def test_two_iterations_may_not_write_the_same_key(file_store: str) -> Non
         )
 
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document("parallel"))
+        snapshot, _ = await run_playbook(operations, document("parallel"))
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "CTX_CONFLICT")
-        fine, _ = await play(operations, document("sequential"))
+        fine, _ = await run_playbook(operations, document("sequential"))
         assert (fine.status, await context_of(operations, fine.run_id)) == ("COMPLETED", {"last": 3})
 
 
 async def test_an_empty_loop_is_done_at_once(file_store: str) -> None:
-    step = {"step": "a", "loop": {"in": [], "iterator": "x"}, "tool": noop(), "next": to("b")}
+    step = {"step": "a", "loop": {"in": [], "iterator": "x"}, "tool": noop(), "next": arcs_to("b")}
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, playbook(step, {"step": "b", "tool": noop()}))
+        snapshot, story = await run_playbook(operations, playbook(step, {"step": "b", "tool": noop()}))
         assert snapshot.status == "COMPLETED"
-    assert only(story, "LoopStarted", "LoopIterationStarted", "LoopDone") == ["LoopStarted a", "LoopDone a"]
+    assert lines_of_types(story, "LoopStarted", "LoopIterationStarted", "LoopDone") == ["LoopStarted a", "LoopDone a"]
     assert story.index("LoopDone a") < story.index("NextEvaluated a") < story.index("StepCompleted a")
 
 
@@ -730,10 +755,10 @@ async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: py
     monkeypatch.setattr("runwright.core.playbook.tokens.MAX_VISITS", 20)
     monkeypatch.setattr("runwright.core.playbook.scheduler.MAX_JUMPS", 20)
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": noop(), "next": to("a")}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": noop(), "next": arcs_to("a")}))
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "VISIT_LIMIT")
         tool = [{"again": {**noop(), "spec": rules(otherwise("jump", to="again"))}}]
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": tool}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": tool}))
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "JUMP_LIMIT")
 
 
@@ -743,9 +768,9 @@ async def test_what_tasks_make_is_kept_and_gathered(file_store: str) -> None:
         {"step": "a", "tool": [{"keep": put}, {"get": {"kind": "artifact", "action": "get", "ref": "{{ keep }}"}}]}
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == {"rows": [1, 2]}
+        assert await result_of(operations, snapshot) == {"rows": [1, 2]}
         assert [artifact.kind for artifact in snapshot.artifacts] == ["note"]
         assert [path for path, _ in await artifacts_of(operations.log, snapshot.run_id)] == ["a/keep"]
 
@@ -755,7 +780,7 @@ async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch
     put = {"kind": "artifact", "action": "put", "data": "{{ iter.n }}", "type": "note"}
     document = playbook({"step": "a", "loop": {"in": list(range(12)), "iterator": "n"}, "tool": [{"keep": put}]})
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
         end = await operations.log.find_event(snapshot.run_id, "RunCompleted")
         made = await artifacts_of(operations.log, snapshot.run_id)
@@ -768,23 +793,23 @@ async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch
 async def test_a_step_has_its_time(file_store: str) -> None:
     spec = {"policy": {"lifecycle": {"timeout_s": 0.3}}}
     slow = [{"wait": {"kind": "shell", "command": "sleep 30"}}]
-    again = {**code("1 / 0"), "spec": rules(otherwise("retry", attempts=100, delay=60))}
+    again = {**python_task("1 / 0"), "spec": rules(otherwise("retry", attempts=100, delay=60))}
     async with engine(file_store) as operations:
         for tool in (slow, again):
-            snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
+            snapshot, _ = await run_playbook(operations, playbook({"step": "a", "spec": spec, "tool": tool}))
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")
             assert snapshot.root_cause.message == "The step timed out after 0.3 s."
         loop = {"in": [1, 2, 3], "iterator": "n"}
         nap = {"kind": "shell", "command": "sleep 0.2"}
-        snapshot, _ = await play(operations, playbook({"step": "a", "spec": spec, "loop": loop, "tool": nap}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "spec": spec, "loop": loop, "tool": nap}))
         assert snapshot.root_cause.code == "STEP_TIMEOUT"  # not that some iteration failed
 
 
 async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) -> None:
     spec = {"timeout": 0.2, **rules(when("outcome.error.kind == 'timeout'", "break", set_ctx={"late": True}))}
-    slow = {**code("import time\nfor _ in range(8): time.sleep(0.1)\nresult = 1"), "spec": spec}
+    slow = {**python_task("import time\nfor _ in range(8): time.sleep(0.1)\nresult = 1"), "spec": spec}
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": slow}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": slow}))
         assert snapshot.status == "COMPLETED"
         assert await context_of(operations, snapshot.run_id) == {"late": True}
 
@@ -792,15 +817,15 @@ async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) ->
 async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) -> None:
     libs = {"m": "math", "day": {"from": "datetime", "import": "date"}}
     text = "result = [m.sqrt(four), input_data['four'], n, day(2026, 1, 2).day]"
-    first = {**code(text, four=4, n="{{ n }}"), "libs": libs}
+    first = {**python_task(text, four=4, n="{{ n }}"), "libs": libs}
     loop = {"in": [7], "iterator": "n"}
     async with engine(file_store) as operations:
         document = playbook(
-            {"step": "a", "loop": loop, "tool": first, "next": to("b")}, {"step": "b", "tool": noop("{{ a }}")}
+            {"step": "a", "loop": loop, "tool": first, "next": arcs_to("b")}, {"step": "b", "tool": noop("{{ a }}")}
         )
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == [[2.0, 4, 7, 2]]
+        assert await result_of(operations, snapshot) == [[2.0, 4, 7, 2]]
 
 
 async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> None:
@@ -808,12 +833,12 @@ async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> Non
     told = tmp_path / "told"
     script = "with open(told, 'a') as file: file.write(f'{n} {attempt}\\n')\nassert attempt > 1"
     task = {
-        **code(script, told=str(told), n="{{ iter.n }}", attempt="{{ _attempt }}"),
+        **python_task(script, told=str(told), n="{{ iter.n }}", attempt="{{ _attempt }}"),
         "spec": rules(when("outcome.status == 'error'", "retry", attempts=2, delay=0)),
     }
     loop = {"in": "{{ range(300) | list }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 300}}
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "loop": loop, "tool": task}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "loop": loop, "tool": task}))
     assert snapshot.status == "COMPLETED"
     assert sorted(told.read_text().split("\n")[:-1]) == sorted(
         f"{n} {attempt}" for n in range(300) for attempt in (1, 2)
@@ -837,9 +862,9 @@ async def test_what_cannot_stand_in_an_event_fails_its_task(file_store: str, val
     given = {"delay": 0, "attempts": 2, **values} if {"attempts", "delay"} & values.keys() else values
     policy = rules(otherwise("retry" if "delay" in given else "continue", **given))
     deep = "result = 1\nfor _ in range(199): result = [result]"
-    document = playbook({"step": "a", "tool": [{"t": {**code(deep), "spec": policy}}]})
+    document = playbook({"step": "a", "tool": [{"t": {**python_task(deep), "spec": policy}}]})
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
     assert snapshot.status == "FAILED", story
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code in ("RESULT_NOT_STORABLE", "EXPRESSION_ERROR")
@@ -859,7 +884,9 @@ async def test_a_tool_may_say_anything_beside_its_error(file_store: str) -> None
         script = f"import runwright as rw\nraise rw.StepError('X', 'm', **{each!r})"
         for spec in ({}, {"spec": rules(when("output.http.status == 1", "continue"), otherwise("fail"))}):
             async with engine(file_store) as operations:
-                snapshot, story = await play(operations, playbook({"step": "a", "tool": {**code(script), **spec}}))
+                snapshot, story = await run_playbook(
+                    operations, playbook({"step": "a", "tool": {**python_task(script), **spec}})
+                )
                 assert snapshot.status == "FAILED", (number, story)
                 for record in await operations.log.read(snapshot.run_id):
                     assert isinstance(record, rw.RunEventRecord)

@@ -11,75 +11,77 @@ import pytest
 import runwright as rw
 from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import noetl_event
-from support.engine import ended, engine, event, only, story
-from support.playbooks import HOLD, code, noop, otherwise, playbook, rules, to
+from support.engine import engine, event_lines, lines_of_types, wait_for_end, wait_for_event
+from support.playbooks import WAIT_FOR_FILE, arcs_to, noop, otherwise, playbook, python_task, rules
 
 
 def held(go: Path) -> dict[str, Any]:
     loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
-    tasks = [{"first": code(HOLD, go=str(go))}, {"second": noop()}]
-    return playbook({"step": "a", "loop": loop, "tool": tasks, "next": to("b")}, {"step": "b", "tool": noop()})
+    tasks = [{"first": python_task(WAIT_FOR_FILE, go=str(go))}, {"second": noop()}]
+    return playbook({"step": "a", "loop": loop, "tool": tasks, "next": arcs_to("b")}, {"step": "b", "tool": noop()})
 
 
 async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(held(go)))
-        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         await operations.signal(run_id, "PAUSE")
-        await event(operations, run_id, "RunPaused")
+        await wait_for_event(operations, run_id, "RunPaused")
         draining = await operations.log.snapshot(run_id)
         assert (draining.substatus, (draining.message or "").split(" to ")[0][-17:]) == (
             "DRAINING",
             "2 in-flight tasks",
         )
         go.touch()
-        await event(operations, run_id, "TaskDone", "a[0]/first")
-        await event(operations, run_id, "TaskDone", "a[1]/first")
+        await wait_for_event(operations, run_id, "TaskDone", "a[0]/first")
+        await wait_for_event(operations, run_id, "TaskDone", "a[1]/first")
         resting = await operations.log.snapshot(run_id)
         assert (resting.status, resting.substatus) == ("PAUSED", None)  # its steps are not done, and nothing is at work
-        assert "TaskStarted a[0]/second" not in await story(operations, run_id)
+        assert "TaskStarted a[0]/second" not in await event_lines(operations, run_id)
         await operations.signal(run_id, "RESUME")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
-        assert len(only(await story(operations, run_id), "TaskDone")) == 7
+        assert len(lines_of_types(await event_lines(operations, run_id), "TaskDone")) == 7
 
 
 async def test_a_cancelled_playbook_leaves_nothing_open(store: str, tmp_path: Path) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(held(tmp_path / "never")))
-        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "CANCELLED"
-        told = await story(operations, run_id)
+        told = await event_lines(operations, run_id)
         records = await operations.log.read(run_id)
-    assert only(told, "TaskFailed") == ["TaskFailed a[0]/first KILLED", "TaskFailed a[1]/first KILLED"]
+    assert lines_of_types(told, "TaskFailed") == ["TaskFailed a[0]/first KILLED", "TaskFailed a[1]/first KILLED"]
     ends = ["WorkflowFinished", "RunCancelled", "RunProcessed"]
     assert [entry for entry in told if entry in ends] == ends
     assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
 async def test_a_try_that_is_cancelled_ends_before_its_task(store: str, tmp_path: Path) -> None:
-    task = {**code(HOLD, go=str(tmp_path / "never")), "spec": rules(otherwise("continue"))}
+    task = {**python_task(WAIT_FOR_FILE, go=str(tmp_path / "never")), "spec": rules(otherwise("continue"))}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
-        await event(operations, run_id, "TaskAttemptStarted", "a/a")
+        await wait_for_event(operations, run_id, "TaskAttemptStarted", "a/a")
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
-        assert (await ended(operations, run_id)).status == "CANCELLED"
-        told = only(await story(operations, run_id), "TaskAttemptFailed", "TaskFailed", "PolicyTaskEvaluated")
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
+        told = lines_of_types(
+            await event_lines(operations, run_id), "TaskAttemptFailed", "TaskFailed", "PolicyTaskEvaluated"
+        )
         assert told == ["TaskAttemptFailed a/a", "TaskFailed a/a KILLED"]
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
 async def test_a_task_that_waits_to_be_tried_again_ends_with_its_run(store: str) -> None:
-    task = {**code("1 / 0"), "spec": rules(otherwise("retry", attempts=2, delay=60))}
+    task = {**python_task("1 / 0"), "spec": rules(otherwise("retry", attempts=2, delay=60))}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
-        await event(operations, run_id, "PolicyTaskEvaluated", "a/a")
+        await wait_for_event(operations, run_id, "PolicyTaskEvaluated", "a/a")
         await operations.signal(run_id, "CANCEL")
-        assert (await ended(operations, run_id)).status == "CANCELLED"
-        assert only(await story(operations, run_id), "TaskFailed") == ["TaskFailed a/a CANCELLED"]
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
+        assert lines_of_types(await event_lines(operations, run_id), "TaskFailed") == ["TaskFailed a/a CANCELLED"]
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
@@ -97,26 +99,27 @@ async def test_what_makes_no_sense_is_refused(
 ) -> None:
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(held(tmp_path / "never")))
-        await event(operations, run_id, "TaskStarted", "a[1]/first")
+        await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         with pytest.raises(rw.RunwrightError) as caught:
             decision = await operations.signal(run_id, kind, payload, reason="x")
             raise rw.RunwrightError(rw.ErrorCode(decision.code or "INTERNAL_ERROR"), "refused")
         assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
 
 
 async def test_a_failed_playbook_is_run_again_from_its_beginning(file_store: str, tmp_path: Path) -> None:
     text = "import os\nassert os.path.exists(go)"
     document = playbook(
-        {"step": "a", "tool": noop(), "next": to("b")}, {"step": "b", "tool": code(text, go=str(tmp_path / "go"))}
+        {"step": "a", "tool": noop(), "next": arcs_to("b")},
+        {"step": "b", "tool": python_task(text, go=str(tmp_path / "go"))},
     )
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
-        assert (await ended(operations, run_id)).status == "FAILED"
+        assert (await wait_for_end(operations, run_id)).status == "FAILED"
         (tmp_path / "go").touch()
         decision = await operations.signal(run_id, "RETRY_RUN", {}, reason="mended")
-        again = await ended(operations, decision.new_run_id)
+        again = await wait_for_end(operations, decision.new_run_id)
         assert (again.status, again.origin_run_id) == ("COMPLETED", run_id)
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.rerun(run_id, from_step="b")
@@ -126,18 +129,18 @@ async def test_a_failed_playbook_is_run_again_from_its_beginning(file_store: str
 async def test_a_process_that_is_to_stop_waits_for_what_runs_and_starts_nothing_more(
     store: str, tmp_path: Path
 ) -> None:
-    tasks = [{"first": code(HOLD, go=str(tmp_path / "go"))}, {"second": noop()}]
+    tasks = [{"first": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go"))}, {"second": noop()}]
     document = playbook({"step": "a", "tool": tasks})
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(document))
-        await event(operations, run_id, "TaskStarted", "a/first")
+        await wait_for_event(operations, run_id, "TaskStarted", "a/first")
         draining = asyncio.create_task(operations.engine.drain(30))
         await asyncio.sleep(0.1)
         (tmp_path / "go").touch()
-        await event(operations, run_id, "TaskDone", "a/first")
+        await wait_for_event(operations, run_id, "TaskDone", "a/first")
         async with asyncio.timeout(10):
             await draining
-        assert "TaskStarted a/second" not in await story(operations, run_id)
+        assert "TaskStarted a/second" not in await event_lines(operations, run_id)
     async with engine(store) as operations:
         await operations.engine.resume(run_id)
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"

@@ -18,8 +18,8 @@ from runwright.contract.result_ref import parse_result_address, result_address
 from runwright.control.operations import Operations
 from runwright.storage.tiers import FolderTier, MemoryTier, Tiers, in_memory_tiers
 from support.components import Nats
-from support.engine import engine, only
-from support.playbooks import code, noop, otherwise, play, playbook, result, rules, to, when
+from support.engine import engine, lines_of_types
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, result_of, rules, run_playbook, when
 from support.waiting import until
 
 LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
@@ -60,24 +60,24 @@ async def events(operations: Operations, run_id: str, event_type: str) -> list[r
 
 async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_store: str) -> None:
     large = keeping(
-        code(LARGE),
+        python_task(LARGE),
         store={"kind": kind, "compression": "gzip"},
         select=[{"path": "$.paging.next", "as": "cursor"}],
         preview_max_bytes=20,
     )
     document = playbook(
-        {"step": "a", "tool": [{"big": large}], "next": to("b")},
+        {"step": "a", "tool": [{"big": large}], "next": arcs_to("b")},
         {"step": "b", "tool": noop({"cursor": "{{ a.cursor }}", "sum": "{{ a.rows | sum }}"})},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == {"cursor": "c7", "sum": sum(range(30000))}
+        snapshot, story = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {"cursor": "c7", "sum": sum(range(30000))}
         stored = (await events(operations, snapshot.run_id, "ResultStored"))[0].payload
         ended = (await events(operations, snapshot.run_id, "TaskDone"))[0]
         whole = await operations.result(snapshot.run_id, "a")
         address = f"noetl://execution/{snapshot.run_id}/step/a/task/big/run/1.1/attempt/1"
         assert await operations.result(snapshot.run_id, address) == whole
-    assert only(story, "ResultStored") == ["ResultStored a/big"]
+    assert lines_of_types(story, "ResultStored") == ["ResultStored a/big"]
     assert stored is not None
     ref = stored["result_ref"]
     body = msgspec.json.encode(whole)
@@ -104,16 +104,16 @@ async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_st
 
 async def test_what_is_only_wanted_for_a_while_is_deleted(kind: str, file_store: str) -> None:
     def large(scope: str) -> dict[str, Any]:
-        return keeping(code(LARGE), store={"kind": kind, "scope": scope})
+        return keeping(python_task(LARGE), store={"kind": kind, "scope": scope})
 
     document = playbook(
-        {"step": "a", "tool": [{"x": large("step")}, {"y": noop("{{ x.paging.next }}")}], "next": to("b")},
-        {"step": "b", "tool": [{"x": large("execution")}], "next": to("c")},
+        {"step": "a", "tool": [{"x": large("step")}, {"y": noop("{{ x.paging.next }}")}], "next": arcs_to("b")},
+        {"step": "b", "tool": [{"x": large("execution")}], "next": arcs_to("c")},
         {"step": "c", "tool": [{"x": large("permanent")}, {"y": noop("{{ [a, b.paging.next] }}")}]},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == ["c7", "c7"]
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == ["c7", "c7"]
 
         async def is_tidy() -> bool:
             return [name.partition("/")[0] for name in await names(operations, kind)] == ["permanent"]
@@ -150,9 +150,13 @@ async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store:
         {
             "step": "a",
             "tool": [
-                {"small": keeping(code("result = {'id': 7, 'pad': 'x' * 100}"), select=[{"path": "id", "as": "nr"}])},
-                {"moved": keeping(code("result = [1, 2, 3]"), inline_max_bytes=0)},
-                {"listed": keeping(code("result = [{'n': 4}]"), select=[{"path": "$[0].n", "as": "first"}])},
+                {
+                    "small": keeping(
+                        python_task("result = {'id': 7, 'pad': 'x' * 100}"), select=[{"path": "id", "as": "nr"}]
+                    )
+                },
+                {"moved": keeping(python_task("result = [1, 2, 3]"), inline_max_bytes=0)},
+                {"listed": keeping(python_task("result = [{'n': 4}]"), select=[{"path": "$[0].n", "as": "first"}])},
                 {"seen": noop("{{ listed.first }}")},
                 {
                     "end": noop(
@@ -169,17 +173,17 @@ async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store:
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == {
+        snapshot, story = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {
             "nr": 7, "whole": 7, "list": [1, 2, 3], "first": 4, "all": [{"n": 4}]
         }  # fmt: skip
-    assert only(story, "ResultStored") == ["ResultStored a/moved"]
+    assert lines_of_types(story, "ResultStored") == ["ResultStored a/moved"]
 
 
 async def test_selected_fields_are_read_without_fetching(file_store: str) -> None:
     """The bytes are gone, and what was selected is there."""
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE), select=[{"path": "paging.more", "as": "more"}])}],
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), select=[{"path": "paging.more", "as": "more"}])}],
          "next": {"arcs": [{"step": "b", "when": "{{ a.more }}"}]}},
         {"step": "b", "tool": [{"end": noop({"more": "{{ a.more }}", "from": "{{ a._ref.store }}"})}]},
     )  # fmt: skip
@@ -192,17 +196,17 @@ async def test_selected_fields_are_read_without_fetching(file_store: str) -> Non
             return await get(run_id, ref)
 
         operations.engine.services.results.tiers.get = noting  # type: ignore[method-assign]
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == {"more": True, "from": "local"}
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {"more": True, "from": "local"}
         assert fetched == []
 
 
 async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
     """REFERENCE_NOT_AVAILABLE is an outcome like another: a policy may try again."""
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
-        {"step": "hold", "tool": code("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"),
-         "next": to("b")},
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "hold", "tool": python_task("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"),
+         "next": arcs_to("b")},
         {"step": "b", "tool": [{"use": {
             **noop("{{ a.rows | length }}"),
             "spec": rules(when("outcome.error.code == 'REFERENCE_NOT_AVAILABLE' and outcome.error.retryable", "retry", attempts=100, delay=0.02), otherwise("continue")),
@@ -231,10 +235,10 @@ async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
 async def test_names_may_be_as_long_as_they_may(kind: str, file_store: str, scope: str) -> None:
     """No store takes a name of hundreds of characters; runs and steps have them."""
     run_id, step = "é" * 255 + "/" + "x" * 200, "ü" * 200
-    large = keeping(code("result = 'x' * 70000"), store={"kind": kind, "scope": scope})
+    large = keeping(python_task("result = 'x' * 70000"), store={"kind": kind, "scope": scope})
     use = noop("{{ big | length }}")
     async with engine(file_store) as operations:
-        snapshot, _ = await play(
+        snapshot, _ = await run_playbook(
             operations, playbook({"step": step, "tool": [{"big": large}, {"use": use}]}), run_id=run_id
         )
         assert (snapshot.status, await operations.result(run_id, step)) == ("COMPLETED", 70000)
@@ -277,14 +281,14 @@ async def test_what_says_whose_results_are_goes_after_them() -> None:
 
 async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) -> None:
     packed, plain = ({"kind": kind, "compression": how} for how in ("gzip", "none"))
-    value = code("result = 'x' * 70000")
+    value = python_task("result = 'x' * 70000")
     document = playbook(
-        {"step": "a", "tool": [{"one": keeping(value, store=packed)}], "next": to("b")},
-        {"step": "b", "tool": [{"two": keeping(value, store=plain)}], "next": to("c")},
+        {"step": "a", "tool": [{"one": keeping(value, store=packed)}], "next": arcs_to("b")},
+        {"step": "b", "tool": [{"two": keeping(value, store=plain)}], "next": arcs_to("c")},
         {"step": "c", "tool": [{"get": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}}, {"use": noop("{{ get | length }}")}]},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         assert (snapshot.status, await operations.result(snapshot.run_id, "c")) == ("COMPLETED", 70000)
         assert len(await operations.result(snapshot.run_id, "a")) == len(await operations.result(snapshot.run_id, "b"))
 
@@ -328,7 +332,7 @@ async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(fi
             await asyncio.Event().wait()
 
         tier.put = never  # type: ignore[method-assign]
-        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(code(text))})))
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(python_task(text))})))
         await asked.wait()
         await operations.signal(run_id, "CANCEL")
         assert (await operations.wait(run_id, 20)).status == "CANCELLED"
@@ -343,8 +347,8 @@ async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
         otherwise("continue"),
     )
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
-        {"step": "hold", "tool": code("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"), "next": to("b")},
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "hold", "tool": python_task("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"), "next": arcs_to("b")},
         {"step": "b", "tool": [{"use": {**noop("{{ a.rows | length }}"), "spec": tries}}]},
     )  # fmt: skip
     async with engine(file_store) as first:
@@ -368,10 +372,10 @@ async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
 
 async def test_a_result_has_its_time(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE), store={"ttl": "50ms"})}]},
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), store={"ttl": "50ms"})}]},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         await asyncio.sleep(0.1)
         with pytest.raises(rw.RunwrightError, match="expired at 20"):
             await operations.result(snapshot.run_id, "a")
@@ -382,24 +386,24 @@ async def test_a_result_has_its_time(file_store: str) -> None:
 
 async def test_a_result_whose_time_is_over_is_gone_also_where_it_is_in_memory(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": keeping(code(LARGE), store={"ttl": "50ms"}), "next": to("wait")},
-        {"step": "wait", "tool": code("import time\ntime.sleep(0.1)"), "next": to("b")},
+        {"step": "a", "tool": keeping(python_task(LARGE), store={"ttl": "50ms"}), "next": arcs_to("wait")},
+        {"step": "wait", "tool": python_task("import time\ntime.sleep(0.1)"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "REFERENCE_NOT_AVAILABLE")
 
 
 async def test_a_result_is_there_though_an_older_one_with_the_same_bytes_is_gone(file_store: str) -> None:
     late = rules(when("page | length > 0 and page is defined", "continue"), otherwise("fail"))
     document = playbook(
-        {"step": "page", "tool": keeping(code(LARGE), store={"ttl": "300ms"}), "next": to("look")},
-        {"step": "look", "tool": {**code("import time\ntime.sleep(wait)", wait="{{ 0.5 - (ctx.n | default(0)) }}"), "spec": late},
+        {"step": "page", "tool": keeping(python_task(LARGE), store={"ttl": "300ms"}), "next": arcs_to("look")},
+        {"step": "look", "tool": {**python_task("import time\ntime.sleep(wait)", wait="{{ 0.5 - (ctx.n | default(0)) }}"), "spec": late},
          "next": {"arcs": [{"step": "page", "when": "{{ event.name == 'step.failed' and ctx.n is not defined }}", "set": {"ctx.n": 0.5}}]}},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
     assert "TaskFailed look/look REFERENCE_NOT_AVAILABLE" in story
     assert snapshot.status == "COMPLETED", story
 
@@ -412,21 +416,21 @@ async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> Non
     page = "result = {'rows': [[n, 'x' * 400]] * 5, 'n': n + 1, 'more': n < 3}"
 
     def step(name: str, strategy: str, **more: Any) -> dict[str, Any]:
-        task = {**code(page, n="{{ iter.n | default(0) }}"), "spec": turning}
+        task = {**python_task(page, n="{{ iter.n | default(0) }}"), "spec": turning}
         gathered = keeping(task, manifest={"as": "pages", "strategy": strategy, **more})
         return {"step": name, "tool": [{"page": gathered}, {"all": noop("{{ pages }}")}]}
 
     document = playbook(
-        {**step("append", "append"), "next": to("concat")},
-        {**step("concat", "concat", path="$.rows"), "next": to("merge")},
-        {**step("merge", "merge"), "next": to("replace")},
-        {**step("replace", "replace", path="n"), "next": to("end")},
+        {**step("append", "append"), "next": arcs_to("concat")},
+        {**step("concat", "concat", path="$.rows"), "next": arcs_to("merge")},
+        {**step("merge", "merge"), "next": arcs_to("replace")},
+        {**step("replace", "replace", path="n"), "next": arcs_to("end")},
         {"step": "end", "tool": noop({"a": "{{ append | map(attribute='n') | list }}", "c": "{{ concat | length }}",
                                       "m": "{{ merge.n }}", "r": "{{ replace }}"})},
     )  # fmt: skip
     async with engine(store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == {"a": [1, 2, 3, 4], "c": 20, "m": 4, "r": 4}
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {"a": [1, 2, 3, 4], "c": 20, "m": 4, "r": 4}
         grown = await events(operations, snapshot.run_id, "ResultManifestUpdated")
     assert [record.step_id for record in grown[:4]] == [
         "append/page", "append/page@2", "append/page@3", "append/page@4"
@@ -442,15 +446,15 @@ async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> Non
 async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": "{{ [1, 2, 3] }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
-         "tool": [{"big": keeping(code("result = [n] * 40000", n="{{ iter.n }}"), preview_max_bytes=0)}], "next": to("b")},
+         "tool": [{"big": keeping(python_task("result = [n] * 40000", n="{{ iter.n }}"), preview_max_bytes=0)}], "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a | map('sum') | list }}")},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
-        assert await result(operations, snapshot) == [40000, 80000, 120000]
+        snapshot, story = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == [40000, 80000, 120000]
         (grown,) = await events(operations, snapshot.run_id, "ResultManifestUpdated")
         assert await operations.result(snapshot.run_id, "a") == [[1] * 40000, [2] * 40000, [3] * 40000]
-    assert only(story, "ResultManifestUpdated") == ["ResultManifestUpdated a"]
+    assert lines_of_types(story, "ResultManifestUpdated") == ["ResultManifestUpdated a"]
     assert grown.payload is not None
     assert grown.payload["result_ref"] == {
         "kind": "manifest", "strategy": "append", "total_parts": 3, "total_bytes": 3 * 80001
@@ -460,13 +464,13 @@ async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> N
 async def test_a_run_that_ends_with_a_loop_gives_its_values(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": "{{ [1, 2] }}", "iterator": "n"},
-         "tool": [{"big": keeping(code("result = [n] * 40000", n="{{ iter.n }}"))}],
+         "tool": [{"big": keeping(python_task("result = [n] * 40000", n="{{ iter.n }}"))}],
          "next": {"arcs": [{"step": "more", "when": "{{ a | length > 2 }}"}]}},
         {"step": "more", "tool": noop()},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == [[1] * 40000, [2] * 40000]
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == [[1] * 40000, [2] * 40000]
 
 
 async def test_data_that_looks_like_a_reference_is_data(file_store: str) -> None:
@@ -479,14 +483,14 @@ async def test_data_that_looks_like_a_reference_is_data(file_store: str) -> None
     ]
     document = playbook(
         {"step": "a", "loop": {"in": "{{ alike }}", "iterator": "one"}, "tool": noop("{{ iter.one }}"),
-         "next": to("b")},
+         "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
         workload={"alike": alike},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", story
-        assert await result(operations, snapshot) == alike
+        assert await result_of(operations, snapshot) == alike
         assert await operations.result(snapshot.run_id, "a") == alike
 
 
@@ -495,11 +499,11 @@ async def test_whoever_plays_another_playbook_can_read_what_it_kept_for_itself(
 ) -> None:
     """`execution` ends with the execution, and a part of one ends before the whole."""
     monkeypatch.chdir(tmp_path)
-    inner = playbook({"step": "i", "tool": [{"big": keeping(code(LARGE), store={"scope": "execution"})}]})
+    inner = playbook({"step": "i", "tool": [{"big": keeping(python_task(LARGE), store={"scope": "execution"})}]})
     Path("inner.yaml").write_bytes(msgspec.json.encode(inner))
     document = playbook(
-        {"step": "sub", "tool": {"kind": "playbook", "path": "inner.yaml"}, "next": to("rest")},
-        {"step": "rest", "tool": code("import time\ntime.sleep(0.3)"), "next": to("b")},
+        {"step": "sub", "tool": {"kind": "playbook", "path": "inner.yaml"}, "next": arcs_to("rest")},
+        {"step": "rest", "tool": python_task("import time\ntime.sleep(0.3)"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ sub.rows | length }}")},
     )
     async with engine(file_store) as first:
@@ -516,10 +520,10 @@ async def test_a_result_that_is_gone_may_be_asked_for_again(file_store: str) -> 
     address = "noetl://execution/nobody/step/a/task/a/run/1/attempt/1"
     task = {"kind": "artifact", "action": "get", "ref": address, "spec": again}
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, playbook({"step": "a", "tool": task}))
+        snapshot, story = await run_playbook(operations, playbook({"step": "a", "tool": task}))
         assert snapshot.root_cause is not None
         assert snapshot.root_cause.code == "REFERENCE_NOT_AVAILABLE"
-        assert only(story, "TaskAttemptFailed") == [
+        assert lines_of_types(story, "TaskAttemptFailed") == [
             "TaskAttemptFailed a/a",
             "TaskAttemptFailed a/a #2",
             "TaskAttemptFailed a/a #3",
@@ -528,7 +532,7 @@ async def test_a_result_that_is_gone_may_be_asked_for_again(file_store: str) -> 
 
 async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("b")},
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("b")},
         {"step": "b", "tool": [
             {"whole": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}},
             {"end": noop("{{ whole.paging }}")},
@@ -537,14 +541,16 @@ async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(fi
     stranger = playbook({"step": "b", "tool": {"kind": "artifact", "action": "get", "ref": "{{ workload.ref }}"}},
                         workload={"ref": ""})  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == {"next": "c7", "more": True}
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {"next": "c7", "more": True}
         address = result_address(snapshot.run_id, EntityPath("a", task="big"), 1)
-        same, _ = await play(operations, stranger, params={"ref": address})
-        assert (await result(operations, same))["paging"]["next"] == "c7"
+        same, _ = await run_playbook(operations, stranger, params={"ref": address})
+        assert (await result_of(operations, same))["paging"]["next"] == "c7"
         from runwright.control.run_scope import RunScope
 
-        other, story = await play(operations, stranger, params={"ref": address}, place=RunScope("other", "p", "e"))
+        other, story = await run_playbook(
+            operations, stranger, params={"ref": address}, place=RunScope("other", "p", "e")
+        )
         assert other.status == "FAILED"
         assert "TaskFailed b/b REFERENCE_NOT_AVAILABLE" in story
         with pytest.raises(rw.RunwrightError, match="belongs to run"):
@@ -552,7 +558,7 @@ async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(fi
 
 
 async def test_a_store_that_is_not_configured_is_refused_before_anything_runs(file_store: str) -> None:
-    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE), store={"kind": "s3"})}]})
+    document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE), store={"kind": "s3"})}]})
     async with engine(file_store) as operations:
         with pytest.raises(rw.RunwrightError, match=r"Unknown result store 's3'.*\[results.s3\]") as error:
             await operations.start(operations.load(document))
@@ -570,7 +576,7 @@ async def test_a_store_that_is_away_is_waited_for(
             f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{nats.url}"'
         )
         nats.kill()
-        document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE))}]})
+        document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE))}]})
         async with engine(file_store) as operations:
             run_id = await operations.start(operations.load(document))
             await asyncio.sleep(0.5)
@@ -590,8 +596,8 @@ async def test_a_decision_waits_for_a_store_that_does_not_answer(
     hold = "import os, time\nopen('reached', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
     arcs = [{"step": "b", "when": "{{ a.rows | length > 5 }}"}, {"step": "c"}]
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(code(LARGE))}], "next": to("hold")},
-        {"step": "hold", "tool": code(hold), "next": {"spec": {"mode": "exclusive"}, "arcs": arcs}},
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "hold", "tool": python_task(hold), "next": {"spec": {"mode": "exclusive"}, "arcs": arcs}},
         {"step": "b", "tool": noop("many")},
         {"step": "c", "tool": noop("few")},
     )
@@ -623,7 +629,7 @@ async def test_a_run_can_be_stopped_while_a_store_does_not_answer(
     Path("runwright.toml").write_text(
         '[results]\nstore = "postgres"\n[results.postgres]\nurl = "postgresql://127.0.0.1:9/no"'
     )
-    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE))}]})
+    document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE))}]})
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
         await until(lambda: asyncio.sleep(0.05, "storing a large value failed" in caplog.text), "the warning")
@@ -650,9 +656,11 @@ async def test_a_store_that_is_away_keeps_no_other_from_being_tidied(tmp_path: P
 
 
 async def test_too_much_cannot_be_selected(file_store: str) -> None:
-    document = playbook({"step": "a", "tool": [{"big": keeping(code(LARGE), select=[{"path": "rows", "as": "rows"}])}]})
+    document = playbook(
+        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), select=[{"path": "rows", "as": "rows"}])}]}
+    )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "FAILED"
         assert "TaskFailed a/big RESULT_NOT_STORABLE" in story
 
@@ -671,7 +679,7 @@ def test_an_address_can_be_read_back(place: EntityPath) -> None:
 async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
     """Whoever writes events by themselves is held to the size; our own results go elsewhere long before."""
     async with engine(store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": code(LARGE)}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": python_task(LARGE)}))
         assert max(len(record.raw_payload) for record in await operations.log.read(snapshot.run_id)) < 70_000
         run = (await operations.log.find_run(snapshot.run_id)).identity
         huge = {"outcome": {"status": "ok", "result": "x" * 1_100_000}}

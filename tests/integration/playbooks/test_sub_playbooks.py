@@ -11,15 +11,15 @@ import pytest
 from runwright.contract.timestamps import to_micros
 from support.engine import engine
 from support.flaky_server import FlakyServer, flaky_server
-from support.playbooks import code, noop, otherwise, play, playbook, result, rules, to, when
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, result_of, rules, run_playbook, when
 
 
 async def played(store: str, *tools: dict[str, Any], **more: Any) -> Any:
     """What the last of these tasks gives."""
     async with engine(store) as operations:
-        snapshot, story = await play(operations, playbook({"step": "a", "tool": list(tools)}, **more))
+        snapshot, story = await run_playbook(operations, playbook({"step": "a", "tool": list(tools)}, **more))
         assert snapshot.status == "COMPLETED", (snapshot.root_cause, story)
-        return await result(operations, snapshot)
+        return await result_of(operations, snapshot)
 
 
 def post(server: FlakyServer, **more: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ async def test_an_answer_that_is_no_text_says_how_it_is_written(file_store: str)
         got = await played(file_store, {"t": {"kind": "http", "url": f"{server.url}/binary"}})
         small = {"kind": "http", "url": f"{server.url}/binary", "max_bytes": 2}
         async with engine(file_store) as operations:
-            snapshot, _ = await play(operations, playbook({"step": "a", "tool": small}))
+            snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": small}))
     assert (got["data"][:8], got["encoding"]) == ("AAECAwQF", "base64")
     assert (snapshot.root_cause.code, "`max_bytes`" in snapshot.root_cause.message) == ("HTTP_TOO_LARGE", True)
 
@@ -94,7 +94,7 @@ async def test_the_rows_of_the_last_statement_are_given(
     assert got == {"rows": [{"n": 1}], "row_count": 1}
     twice = {"kind": kind, "query": "SELECT * FROM c JOIN c AS d ON c.id = d.id", **where}
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, playbook({"step": "a", "tool": twice}))
+        snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": twice}))
     assert (snapshot.root_cause.code, "'id'" in snapshot.root_cause.message) == ("SQL_RESULT", True)
 
 
@@ -117,10 +117,10 @@ async def test_code_that_fails_says_where(file_store: str) -> None:
     ):
         async with engine(file_store) as operations:
             seen = rules(otherwise("continue", set_ctx={"e": "{{ outcome.py.exception_type }}"}))
-            document = playbook({"step": "a", "tool": {**code(body), "spec": seen}, "next": to("b")},
+            document = playbook({"step": "a", "tool": {**python_task(body), "spec": seen}, "next": arcs_to("b")},
                                 {"step": "b", "tool": noop("{{ ctx.e }}")})  # fmt: skip
-            snapshot, story = await play(operations, document)
-            assert await result(operations, snapshot) == kind, story
+            snapshot, story = await run_playbook(operations, document)
+            assert await result_of(operations, snapshot) == kind, story
             told = "".join(line.text for line in operations.engine.step_logs.read(snapshot.run_id, "a/a"))
         assert kind in told
         assert f'File "<code>", {line}' in told
@@ -133,9 +133,9 @@ async def test_a_task_that_goes_elsewhere_leaves_the_store_where_it_is(
     try:
         got = await played(
             "sqlite:///.runwright/runs.db",
-            {"go": code("import os; os.chdir('/')")},
-            {"large": code("result = 'x' * 100_000")},
-            {"look": code("import os; result = os.getcwd()")},
+            {"go": python_task("import os; os.chdir('/')")},
+            {"large": python_task("result = 'x' * 100_000")},
+            {"look": python_task("import os; result = os.getcwd()")},
         )
     finally:
         os.chdir(tmp_path)

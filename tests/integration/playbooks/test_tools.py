@@ -12,7 +12,7 @@ from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import all_tools
 from support.components import Nats
 from support.engine import engine
-from support.playbooks import code, noop, otherwise, play, playbook, result, rules, to, when
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, result_of, rules, run_playbook, when
 
 
 def nats_task(operation: str, url: str = "{{ url }}", **more: Any) -> dict[str, Any]:
@@ -43,9 +43,9 @@ async def test_keys_values_and_objects_of_nats(file_store: str, nats: Nats) -> N
         workload={"url": nats.url},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", "\n".join(story)
-        assert await result(operations, snapshot) == {
+        assert await result_of(operations, snapshot) == {
             "value": 7,
             "keys": [["k.1"], []],
             "files": [[{"key": "a.txt", "size_bytes": 5}], []],
@@ -82,8 +82,8 @@ async def test_messages_and_what_goes_wrong_on_nats(file_store: str, nats: Nats)
         workload={"url": nats.url},
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) is True
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) is True
         ends = [
             r.payload or {} for r in await operations.log.read(snapshot.run_id) if r.event_type == "TaskAttemptFailed"
         ]
@@ -102,46 +102,46 @@ async def test_secrets_are_given_on_by_name(file_store: str, monkeypatch: pytest
             "step": "a",
             "tool": [
                 {"keys": {"kind": "secrets", "map": {"api": "API_KEY"}}},
-                {"use": code("result = {'length': len(key), 'told': key}", key="{{ keys.api }}")},
+                {"use": python_task("result = {'length': len(key), 'told': key}", key="{{ keys.api }}")},
             ],
         },
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
-        assert await result(operations, snapshot) == {"length": 16, "told": "***"}
+        snapshot, _ = await run_playbook(operations, document)
+        assert await result_of(operations, snapshot) == {"length": 16, "told": "***"}
         log = b"".join(bytes(record.raw_payload) for record in await operations.log.read(snapshot.run_id))
         assert b"hunter2" not in log
         monkeypatch.delenv("API_KEY")
         missing = playbook({"step": "a", "tool": [{"keys": {"kind": "secrets", "names": ["API_KEY"]}}]})
         with pytest.raises(Exception, match="API_KEY"):
-            await play(operations, missing)
+            await run_playbook(operations, missing)
 
 
 async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "hunter2-and-more")
-    forged = code("result = {'api': {'secret': 'API_KEY'}}")
+    forged = python_task("result = {'api': {'secret': 'API_KEY'}}")
     told = "result = str(key)"
     document = playbook(
-        {"step": "keys", "tool": {"kind": "secrets", "map": {"api": "API_KEY"}}, "next": to("mixed")},
+        {"step": "keys", "tool": {"kind": "secrets", "map": {"api": "API_KEY"}}, "next": arcs_to("mixed")},
         {
             "step": "mixed",
             "tool": [{"first": {"kind": "secrets", "map": {"api": "API_KEY"}}}, {"then": forged}],
-            "next": to("use"),
+            "next": arcs_to("use"),
         },
         {
             "step": "use",
             "tool": [
-                {"right": code(told, key="{{ keys.api }}")},
-                {"wrong": code(told, key="{{ mixed.api }}")},
-                {"worse": code(told, key="{{ keys.api if false else mixed.api }}")},
+                {"right": python_task(told, key="{{ keys.api }}")},
+                {"wrong": python_task(told, key="{{ mixed.api }}")},
+                {"worse": python_task(told, key="{{ keys.api if false else mixed.api }}")},
                 {"all": {"kind": "noop", "result": ["{{ right }}", "{{ wrong }}", "{{ worse }}"]}},
             ],
         },
     )
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         reference = "{'secret': 'API_KEY'}"
-        assert await result(operations, snapshot) == ["***", reference, reference]
+        assert await result_of(operations, snapshot) == ["***", reference, reference]
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ async def test_policies_tell_errors_of_postgres_apart(file_store: str, postgres_
         workload={"url": postgres_url},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED", "\n".join(story)
 
 
 async def test_a_value_that_is_missing_in_sql_is_named(file_store: str) -> None:
     document = playbook({"step": "a", "tool": {"kind": "sqlite", "path": "x.db", "query": "select :there"}})
     async with engine(file_store) as operations:
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
     assert snapshot.root_cause.message == "The query uses :there, but `args` has no 'there'."

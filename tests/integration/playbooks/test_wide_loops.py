@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.playbooks import code, noop, playbook
+from support.playbooks import noop, playbook, python_task
 
 SIZE = {"quick": 2_000, "full": 5_000, "soak": 100_000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 ALLOWED = 120  # megabytes beyond a loop of a hundredth; 100,000 pages of 100 KB are 10 GB
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 def test_a_wide_loop_takes_no_more_memory_than_a_narrow_one(tmp_path: Path, large: bool) -> None:
     rows = "result = {'rows': ['x' * 100] * 1000, 'n': n}" if large else "result = {'n': n}"
     kept = {"spec": {"result": {"store": {"scope": "step"}, "select": [{"path": "n", "as": "n"}]}}}
-    tasks = [{"fetch": {**code(rows, n="{{ iter.n }}"), **kept}}, {"use": noop("{{ fetch.n }}")}]
+    tasks = [{"fetch": {**python_task(rows, n="{{ iter.n }}"), **kept}}, {"use": noop("{{ fetch.n }}")}]
     loop = {"in": "{{ range(size) }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 16}}
     document = playbook({"step": "a", "loop": loop, "tool": tasks}, workload={"size": 1})
     (tmp_path / "playbook.json").write_text(json.dumps(document))

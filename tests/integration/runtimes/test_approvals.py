@@ -11,7 +11,7 @@ import pytest
 
 from runwright.auth.roles import Actor
 from runwright.control.operations import Operations
-from support.engine import ended, engine, event, run, statuses, step_of
+from support.engine import engine, run_plan, statuses, step_of, wait_for_end, wait_for_event
 from support.waiting import until
 
 ASKS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def begin(operations: Operations, plan: dict[str, Any], step: str = "ok", **more: Any) -> str:
     run_id = await operations.start(operations.load(plan), **more)
-    await event(operations, run_id, "ApprovalRequested", step)
+    await wait_for_event(operations, run_id, "ApprovalRequested", step)
     return run_id
 
 
@@ -49,15 +49,15 @@ async def test_a_run_stops_for_an_approval_and_goes_on_with_the_answer(store_url
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "WAITING_APPROVAL")
         (row,) = (await operations.log.list_runs()).runs
         assert row.to_json()["substatus"] == "WAITING_APPROVAL"
-        asked = await event(operations, run_id, "ApprovalRequested", "ok")
+        asked = await wait_for_event(operations, run_id, "ApprovalRequested", "ok")
         assert (asked.payload or {})["prompt"] == "Release shop?"
         decision = await operations.signal(run_id, "APPROVE", {"answer": {"share": 21}}, reason="fine")
         assert (decision.decision, decision.engine_result) == ("ACCEPTED", "APPROVED")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
         assert await operations.result(run_id, "ship") == 42
         assert (await operations.result(run_id, "ok"))["reason"] == "fine"
-        granted = await event(operations, run_id, "ApprovalGranted", "ok")
+        granted = await wait_for_event(operations, run_id, "ApprovalGranted", "ok")
         assert (granted.payload or {})["answer"] == {"share": 21}
         assert [finding async for finding in operations.log.verify(run_id)] == []
 
@@ -67,7 +67,7 @@ async def test_nothing_of_a_run_that_waits_is_kept_in_memory(store_url: str) -> 
         run_id = await begin(operations, ASKS)
         await until(lambda: _parked(operations, run_id))
         await operations.signal(run_id, "APPROVE", {"answer": {"share": 1}})
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def _parked(operations: Operations, run_id: str) -> bool:
@@ -79,14 +79,14 @@ async def test_a_denial_fails_the_step_and_it_can_be_asked_again(store_url: str)
         run_id = await begin(operations, {**ASKS, "onFailure": "wait"})
         decision = await operations.signal(run_id, "DENY", reason="not today")
         assert decision.engine_result == "DENIED"
-        failed = await event(operations, run_id, "StepFailed", "ok")
+        failed = await wait_for_event(operations, run_id, "StepFailed", "ok")
         assert (failed.payload or {})["error"]["code"] == "APPROVAL_DENIED"
         assert "not today" in (failed.payload or {})["error"]["message"]
         assert (await operations.log.snapshot(run_id)).substatus == "embedded/WAITING_OPERATOR"
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "ok"})
-        await event(operations, run_id, "ApprovalRequested", "ok", 2)
+        await wait_for_event(operations, run_id, "ApprovalRequested", "ok", 2)
         await operations.signal(run_id, "APPROVE", {"stepId": "ok", "answer": {"share": 3}})
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 BEFORE: dict[str, Any] = {
@@ -101,7 +101,7 @@ async def test_a_step_that_needs_an_approval_does_not_start_before_it(store_url:
         await asyncio.sleep(0.05)
         assert statuses(await operations.log.snapshot(run_id)) == {"a": "SUCCESS"}
         await operations.signal(run_id, "APPROVE")
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         told = [f"{name} {step}" for name, step in await _order(operations, run_id)]
         assert told.index("ApprovalGranted drop") < told.index("StepStarted drop")
 
@@ -114,12 +114,12 @@ async def test_a_denied_step_that_had_not_begun_is_asked_about_again_when_it_is_
     async with engine(store_url) as operations:
         run_id = await begin(operations, {**BEFORE, "onFailure": "wait"}, "drop")
         await operations.signal(run_id, "DENY", {"stepId": "drop"})
-        await event(operations, run_id, "StepFailed", "drop")
+        await wait_for_event(operations, run_id, "StepFailed", "drop")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "drop"})
-        await event(operations, run_id, "ApprovalRequested", "drop", 2)
+        await wait_for_event(operations, run_id, "ApprovalRequested", "drop", 2)
         assert step_of(await operations.log.snapshot(run_id), "drop").logical_attempt_id == 1
         await operations.signal(run_id, "APPROVE", {"stepId": "drop"})
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ async def test_only_those_who_are_named_may_answer(store_url: str) -> None:
         assert (refused.decision, refused.code) == ("REJECTED", "AUTHZ_DENIED")
         operations.actor = Actor("jane", ("Viewer",))
         assert (await operations.signal(run_id, "APPROVE")).decision == "ACCEPTED"
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert (await operations.result(run_id, "ok"))["approvedBy"] == "jane"
 
 
 async def test_an_approval_that_nobody_gives_in_time_fails_its_step(store_url: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "ok", "approval": "Now?", "timeout": "200ms"}]}
     async with engine(store_url) as operations:
-        snapshot = await run(operations, plan)
+        snapshot = await run_plan(operations, plan)
         assert snapshot.status == "FAILED"
         assert step_of(snapshot, "ok").error.code == "STEP_TIMEOUT"  # type: ignore[union-attr]
         assert (await operations.log.find_run(snapshot.run_id)).summary.waiting_approvals == 0
@@ -172,7 +172,7 @@ async def test_nothing_is_asked_any_more_once_nobody_needs_the_answer(store_url:
     ]
     async with engine(store_url) as operations:
         run_id = await begin(operations, {"plan": "p", "steps": steps})
-        await event(operations, run_id, "ApprovalRequested", "late")
+        await wait_for_event(operations, run_id, "ApprovalRequested", "late")
         if how == "cancel":
             await operations.signal(run_id, "CANCEL")
         elif how == "fail":
@@ -181,7 +181,7 @@ async def test_nothing_is_asked_any_more_once_nobody_needs_the_answer(store_url:
             await operations.signal(run_id, "SKIP_STEP", {"stepId": "late"})
             await operations.signal(run_id, "APPROVE", {"stepId": "ok"})
             await operations.signal(run_id, "EVENT", {"name": "go"})
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == ("CANCELLED" if how == "cancel" else "FAILED")
         assert not {"RUNNING", "PENDING"} & {str(step.status) for step in snapshot.steps}
         assert (await operations.log.find_run(run_id)).summary.waiting_approvals == 0
@@ -198,12 +198,12 @@ async def test_an_event_from_outside_is_what_a_step_waited_for(store_url: str) -
     }
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan), run_id="r1")
-        await event(operations, run_id, "StepDelayed", "w")
+        await wait_for_event(operations, run_id, "StepDelayed", "w")
         other = await operations.signal(run_id, "EVENT", {"name": "file", "key": "another"})
         assert other.engine_result is None
         sent = await operations.signal(run_id, "EVENT", {"name": "file", "key": "r1", "payload": {"name": "a.csv"}})
         assert sent.engine_result == "DELIVERED"
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert await operations.result(run_id, "use") == "a.csv"
 
 
@@ -211,11 +211,11 @@ async def test_an_event_that_comes_early_is_kept_for_the_step_that_waits_for_it(
     plan = {"plan": "p", "steps": [{"id": "first", "wait": {"event": "one"}}, {"id": "then", "wait": {"event": "two"}}]}
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "StepDelayed", "first")
+        await wait_for_event(operations, run_id, "StepDelayed", "first")
         early = asyncio.create_task(operations.signal(run_id, "EVENT", {"name": "two", "payload": 2}))
         await asyncio.sleep(0.1)
         await operations.signal(run_id, "EVENT", {"name": "one", "payload": 1})
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert (await early).decision == "ACCEPTED"
         assert (await operations.result(run_id, "then"))["payload"] == 2
 
@@ -229,7 +229,7 @@ async def test_a_run_that_waits_is_approved_from_another_process_and_goes_on(dur
         assert ("StepCompleted", "ok") in await _order(operations, run_id)
         assert not [step for name, step in await _order(operations, run_id) if (name, step) == ("StepStarted", "ship")]
         await operations.resume(run_id)
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
         assert ("ApprovalGranted", "ok") in await _order(operations, run_id)
 
 
@@ -252,5 +252,5 @@ async def test_a_run_is_not_put_to_rest_while_an_end_waits_for_its_output(file_s
         await operations.signal(run_id, "EVENT", {"name": "nobody waits for it"})
         await asyncio.sleep(0.3)
         loop.call_soon(held[0])
-        await event(operations, run_id, "StepCompleted", "work")
+        await wait_for_event(operations, run_id, "StepCompleted", "work")
         await operations.signal(run_id, "CANCEL")

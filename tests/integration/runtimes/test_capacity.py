@@ -11,7 +11,15 @@ import pytest
 
 from runwright.contract.plan import StepClass
 from runwright.runtimes.executor import executor
-from support.engine import ended, engine, event, held, python, run, sleep
+from support.engine import (
+    engine,
+    python_inputs,
+    run_plan,
+    sleep_inputs,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 
 @pytest.fixture
@@ -46,7 +54,7 @@ async def test_heavy_steps_do_not_exceed_the_processors(store: str, tmp_path: Pa
     async with engine(store) as operations:
         plans = [plan(*map(step, range(8)))] if one_run else [plan(step(n)) for n in range(8)]
         found = await asyncio.gather(*(operations.start(operations.load(document)) for document in plans))
-        snapshots = await asyncio.gather(*(ended(operations, run_id) for run_id in found))
+        snapshots = await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in found))
         counts = [
             await operations.result(snapshot.run_id, part.step_id) for snapshot in snapshots for part in snapshot.steps
         ]
@@ -61,17 +69,20 @@ async def test_a_run_that_waits_for_one_class_does_not_take_the_turn_of_one_that
     async with engine(store) as operations:
         heavy = await operations.start(
             operations.load(
-                plan({"id": "x", "class": "heavy", "python": held(go)}, {"id": "y", "class": "heavy", "noop": {}})
+                plan(
+                    {"id": "x", "class": "heavy", "python": wait_for_file_inputs(go)},
+                    {"id": "y", "class": "heavy", "noop": {}},
+                )
             )
         )
-        await event(operations, heavy, "StepStarted", "x")
-        light = await operations.start(operations.load(plan({"id": "x", "python": sleep(0.3)})))
-        await event(operations, light, "StepStarted", "x")
+        await wait_for_event(operations, heavy, "StepStarted", "x")
+        light = await operations.start(operations.load(plan({"id": "x", "python": sleep_inputs(0.3)})))
+        await wait_for_event(operations, light, "StepStarted", "x")
         waiting = await operations.start(operations.load(plan({"id": "x", "noop": {}})))
-        assert (await ended(operations, light)).status == "COMPLETED"
+        assert (await wait_for_end(operations, light)).status == "COMPLETED"
         assert (await operations.wait(waiting, 5)).status == "COMPLETED"
         go.touch()
-        assert (await ended(operations, heavy)).status == "COMPLETED"
+        assert (await wait_for_end(operations, heavy)).status == "COMPLETED"
 
 
 @pytest.mark.usefixtures("narrow")
@@ -81,7 +92,7 @@ async def test_room_that_a_wait_did_not_need_is_given_on(store: str) -> None:
         documents = [
             plan({"id": "w", "wait": "50ms"}),
             plan({"id": "x", "noop": {}}),
-            plan({"id": "y", "python": python("1")}),
+            plan({"id": "y", "python": python_inputs("1")}),
         ] * 5
         found = await asyncio.gather(*(operations.start(operations.load(document)) for document in documents))
         for run_id in found:
@@ -90,7 +101,7 @@ async def test_room_that_a_wait_did_not_need_is_given_on(store: str) -> None:
 
 @pytest.mark.usefixtures("narrow")
 async def test_a_narrow_engine_finishes_everything(store: str) -> None:
-    steps = [{"id": f"s{n}", "class": ("light", "heavy")[n % 2], "python": python("1")} for n in range(12)]
+    steps = [{"id": f"s{n}", "class": ("light", "heavy")[n % 2], "python": python_inputs("1")} for n in range(12)]
     async with engine(store) as operations:
         found = await asyncio.gather(*(operations.start(operations.load(plan(*steps))) for _ in range(6)))
         for run_id in found:
@@ -101,10 +112,10 @@ async def test_a_narrow_engine_finishes_everything(store: str) -> None:
 async def test_a_loop_shares_the_room_with_others(store: str) -> None:
     async with engine(store) as operations:
         loop = await operations.start(
-            operations.load(plan({"id": "each", "foreach": list(range(30)), "python": sleep(0.02)}))
+            operations.load(plan({"id": "each", "foreach": list(range(30)), "python": sleep_inputs(0.02)}))
         )
         began = time.monotonic()
-        assert (await run(operations, plan({"id": "x", "noop": {}}))).status == "COMPLETED"
+        assert (await run_plan(operations, plan({"id": "x", "noop": {}}))).status == "COMPLETED"
         early = time.monotonic() - began
-        assert (await ended(operations, loop)).status == "COMPLETED"
+        assert (await wait_for_end(operations, loop)).status == "COMPLETED"
         assert early <= time.monotonic() - began

@@ -24,7 +24,19 @@ from runwright.control.run_scope import RunScope
 from runwright.control.signal_rules import RULES, Refused, authorize, check_request
 from runwright.log.append.prepare import PreparedEvent
 from runwright.runtimes.settings import EngineSettings
-from support.engine import ended, engine, event, held, once, only, python, reasons, run, statuses, story
+from support.engine import (
+    engine,
+    event_lines,
+    fail_once_inputs,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    skip_reasons,
+    statuses,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
 
@@ -60,7 +72,7 @@ async def test_a_plan_that_needs_what_the_runtime_lacks_is_refused_and_no_run_ma
         needs["fallbackBehavior"] = fallback
     async with engine(store_url) as operations:
         with pytest.raises(rw.RunwrightError) as caught:
-            await run(operations, {**SMALL, **needs})
+            await run_plan(operations, {**SMALL, **needs})
         assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
         assert name in caught.value.detail
         assert (await operations.log.list_runs()).runs == []
@@ -72,8 +84,8 @@ async def test_a_plan_that_can_do_without_is_run_and_its_start_says_what_is_miss
 ) -> None:
     needs = {"requiresCapabilities": ["cancel.forced", LACKS], "fallbackBehavior": fallback}
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {**SMALL, **needs})
-        started = (await event(operations, snapshot.run_id, "RunStarted")).payload or {}
+        snapshot = await run_plan(operations, {**SMALL, **needs})
+        started = (await wait_for_event(operations, snapshot.run_id, "RunStarted")).payload or {}
     assert snapshot.status == "COMPLETED"
     assert started["degraded"] is True
     report = started["validationReport"]
@@ -87,8 +99,8 @@ async def test_a_plan_that_can_do_without_is_run_and_its_start_says_what_is_miss
 
 async def test_a_plan_whose_needs_are_met_is_not_degraded(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(operations, {**SMALL, "requiresCapabilities": ["cancel.forced"]})
-        started = (await event(operations, snapshot.run_id, "RunStarted")).payload or {}
+        snapshot = await run_plan(operations, {**SMALL, "requiresCapabilities": ["cancel.forced"]})
+        started = (await wait_for_event(operations, snapshot.run_id, "RunStarted")).payload or {}
     assert (started["validationReport"]["status"], started.get("degraded")) == ("VALID", None)
 
 
@@ -96,11 +108,11 @@ async def test_a_plan_whose_needs_are_met_is_not_degraded(store: str) -> None:
 
 
 async def test_no_event_holds_the_plan_only_a_reference_to_it(store_url: str) -> None:
-    plan = {"plan": "p", "description": "a-mark", "steps": [{"id": "a", "python": python("len('b-mark')")}]}
+    plan = {"plan": "p", "description": "a-mark", "steps": [{"id": "a", "python": python_inputs("len('b-mark')")}]}
     async with engine(store_url) as operations:
-        snapshot = await run(operations, plan)
+        snapshot = await run_plan(operations, plan)
         records = await operations.log.read(snapshot.run_id)
-        reference = (await event(operations, snapshot.run_id, "RunStarted")).payload["planRef"]  # type: ignore[index]
+        reference = (await wait_for_event(operations, snapshot.run_id, "RunStarted")).payload["planRef"]  # type: ignore[index]
         body = await operations.log.plan(reference["sha256"])
     assert sha256(body).hexdigest() == reference["sha256"]
     assert b"a-mark" in body and b"b-mark" in body
@@ -122,7 +134,7 @@ async def test_a_plan_that_is_not_what_its_reference_says_is_not_run(store_url: 
         assert caught.value.code == "PLAN_INTEGRITY_VALIDATION_FAILED"
         assert approved in caught.value.detail and found in caught.value.detail
         assert not operations.engine.is_driven("run-1")
-        assert await story(operations, "run-1") == ["RunQueued", "RunStarted"]
+        assert await event_lines(operations, "run-1") == ["RunQueued", "RunStarted"]
 
 
 # Whose events they are: IWorkflowEngine 2.1.3; RunEvents 2.4, 2.5
@@ -135,14 +147,14 @@ async def test_every_event_of_a_run_says_whose_it_is_also_where_the_caller_did_n
     plan = {
         **SMALL,
         "version": "7",
-        "steps": [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}],
+        "steps": [{"id": "a", "python": wait_for_file_inputs(tmp_path / "never")}, {"id": "b", "noop": {}}],
     }
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan), place=RunScope("acme"))
-        await event(operations, run_id, "StepStarted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         refused = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
         decision = await operations.signal(run_id, "CANCEL")
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         records = await operations.log.read(run_id)
     assert {record.event_type for record in records} >= {
         "SignalRejected",
@@ -168,24 +180,24 @@ async def test_taking_over_a_run_with_nothing_at_work_is_no_new_attempt(durable_
     """A pause and a wait are not cut short by the end of a process, so no attempt is made anew."""
     go = tmp_path / "go"
     steps: list[dict[str, Any]] = [
-        {"id": "a", "python": held(go)},
+        {"id": "a", "python": wait_for_file_inputs(go)},
         {"id": "w", "wait": "0.3s"},
         {"id": "b", "noop": {}},
     ]
     plan = {"plan": "p", "steps": steps}
     async with engine(durable_url) as one:
         await one.start(one.load(plan), run_id="run-1")
-        await event(one, "run-1", "StepStarted", "a")
+        await wait_for_event(one, "run-1", "StepStarted", "a")
         await one.signal("run-1", "PAUSE")
         go.touch()
-        await event(one, "run-1", "StepCompleted", "a")
+        await wait_for_event(one, "run-1", "StepCompleted", "a")
     async with engine(durable_url) as two:
         await two.start(two.load(plan), run_id="run-1")
         await two.signal("run-1", "RESUME")
-        await event(two, "run-1", "StepDelayed", "w")
+        await wait_for_event(two, "run-1", "StepDelayed", "w")
     async with engine(durable_url) as three:
         await three.start(three.load(plan), run_id="run-1")
-        assert (await ended(three, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(three, "run-1")).status == "COMPLETED"
         records = await three.log.read("run-1")
     assert {record.engine_attempt_id for record in records} == {1}
 
@@ -224,7 +236,7 @@ async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Nobody knows.", outcome="unknown")
 
         monkeypatch.setattr(operations.log, "append_prepared", offer)
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": name, "noop": {}} for name in "abc"]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": name, "noop": {}} for name in "abc"]})
         records = await operations.log.read(snapshot.run_id)
     assert snapshot.status == "COMPLETED"
     assert len(records) == 9
@@ -257,7 +269,7 @@ async def test_no_step_runs_before_its_start_is_durable(
                 return await real(*args, **more)
 
             monkeypatch.setattr(operations.log, method, slow)
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
     assert snapshot.status == "COMPLETED"
     assert held_back == ["a", "b", "c"]
     assert [line.split()[0] for line in notes.read_text().splitlines()] == ["a", "b", "c"]
@@ -270,33 +282,37 @@ async def test_after_a_pause_nothing_is_done_again_that_was_done_before(store_ur
     go, notes = tmp_path / "go", tmp_path / "notes"
     steps: list[dict[str, Any]] = [
         {"id": "a", "python": note(notes)},
-        {"id": "b", "python": held(go)},
+        {"id": "b", "python": wait_for_file_inputs(go)},
         {"id": "c", "python": note(notes)},
         {"id": "d", "python": note(notes)},
     ]
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
-        await event(operations, run_id, "StepStarted", "b")
+        await wait_for_event(operations, run_id, "StepStarted", "b")
         for _ in range(2):
             await operations.signal(run_id, "PAUSE")
             await operations.signal(run_id, "RESUME")
         go.touch()
-        assert (await ended(operations, run_id)).status == "COMPLETED"
-        lines = only(await story(operations, run_id), "StepStarted")
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
+        lines = lines_of_types(await event_lines(operations, run_id), "StepStarted")
     assert lines == [f"StepStarted {name}" for name in "abcd"]
     assert [line.split()[0] for line in notes.read_text().splitlines()] == ["a", "c", "d"]
 
 
 async def test_a_retry_that_comes_due_in_a_pause_waits_for_the_resume(store_url: str, tmp_path: Path) -> None:
-    step = {"id": "a", "retry": {"maxAttempts": 2, "initial": "1.5s", "jitter": False}, "python": once(tmp_path / "n")}
+    step = {
+        "id": "a",
+        "retry": {"maxAttempts": 2, "initial": "1.5s", "jitter": False},
+        "python": fail_once_inputs(tmp_path / "n"),
+    }
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
-        await event(operations, run_id, "StepRetryScheduled", "a")
+        await wait_for_event(operations, run_id, "StepRetryScheduled", "a")
         assert (await operations.signal(run_id, "PAUSE")).engine_result == "PAUSED"
         await asyncio.sleep(2)
-        assert only(await story(operations, run_id), "StepStarted") == ["StepStarted a"]
+        assert lines_of_types(await event_lines(operations, run_id), "StepStarted") == ["StepStarted a"]
         await operations.signal(run_id, "RESUME")
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 def test_a_pause_has_five_minutes_to_drain_unless_said_otherwise() -> None:
@@ -305,17 +321,17 @@ def test_a_pause_has_five_minutes_to_drain_unless_said_otherwise() -> None:
 
 
 async def test_a_paused_run_can_be_cancelled(store_url: str, tmp_path: Path) -> None:
-    steps = [{"id": "a", "python": held(tmp_path / "never")}, {"id": "b", "noop": {}}]
+    steps = [{"id": "a", "python": wait_for_file_inputs(tmp_path / "never")}, {"id": "b", "noop": {}}]
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
-        await event(operations, run_id, "StepStarted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         await operations.signal(run_id, "PAUSE")
         assert (await operations.signal(run_id, "CANCEL")).engine_result == "CANCELLED"
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert snapshot.status == "CANCELLED"
     assert statuses(snapshot) == {"a": "FAILED", "b": "SKIPPED"}
-    assert reasons(lines) == {"b": "RUN_CANCELLED"}
+    assert skip_reasons(lines) == {"b": "RUN_CANCELLED"}
 
 
 CANONICAL = ("DRAINING", "RETRYING", "CONTINUE_AS_NEW", "WAITING_APPROVAL", "RECOVERING")
@@ -325,9 +341,9 @@ async def test_a_status_is_told_in_the_words_of_the_contract(store_url: str, tmp
     """The fields of a status query; `completedAt` comes with the end, a substatus is canonical or of its adapter."""
     go, seen = tmp_path / "go", set[str]()
     steps: list[dict[str, Any]] = [
-        {"id": "bad", "python": once(tmp_path / "bad")},
-        {"id": "flaky", "retry": {"maxAttempts": 2, "initial": "30s"}, "python": once(tmp_path / "flaky")},
-        {"id": "held", "python": held(go)},
+        {"id": "bad", "python": fail_once_inputs(tmp_path / "bad")},
+        {"id": "flaky", "retry": {"maxAttempts": 2, "initial": "30s"}, "python": fail_once_inputs(tmp_path / "flaky")},
+        {"id": "held", "python": wait_for_file_inputs(go)},
     ]
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "onFailure": "wait", "steps": steps}))
@@ -342,18 +358,18 @@ async def test_a_status_is_told_in_the_words_of_the_contract(store_url: str, tmp
                 assert substatus in CANONICAL or re.fullmatch(r"embedded/[A-Z_]+", substatus)
                 seen.add(substatus)
 
-        await event(operations, run_id, "StepFailed", "bad")
+        await wait_for_event(operations, run_id, "StepFailed", "bad")
         await look("RUNNING")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "bad"})
-        await event(operations, run_id, "StepRetryScheduled", "flaky")
+        await wait_for_event(operations, run_id, "StepRetryScheduled", "flaky")
         await look("RUNNING")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "flaky"})
-        await event(operations, run_id, "StepStarted", "held")
+        await wait_for_event(operations, run_id, "StepStarted", "held")
         await operations.signal(run_id, "PAUSE")
         await look("PAUSED")
         await operations.signal(run_id, "RESUME")
         go.touch()
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         await look("COMPLETED")
     assert seen == {"embedded/WAITING_OPERATOR", "RETRYING", "DRAINING"}
 
@@ -426,8 +442,8 @@ async def test_a_decision_that_cannot_be_written_is_not_carried_out(
     plan = {"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "StepDelayed", "a")
-        before = await story(operations, run_id)
+        await wait_for_event(operations, run_id, "StepDelayed", "a")
+        before = await event_lines(operations, run_id)
 
         async def full(*_: Any, **__: Any) -> None:
             raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "No space left on device.")
@@ -438,5 +454,5 @@ async def test_a_decision_that_cannot_be_written_is_not_carried_out(
                 await operations.signal(run_id, "CANCEL")
         assert caught.value.code == "STORE_FULL"
         await asyncio.sleep(0.3)
-        assert await story(operations, run_id) == before
+        assert await event_lines(operations, run_id) == before
         assert (await operations.log.snapshot(run_id)).status == "RUNNING"

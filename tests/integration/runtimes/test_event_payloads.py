@@ -15,7 +15,15 @@ import runwright as rw
 import runwright.contract.schemas as schemas
 from runwright.contract.catalog import CATALOG, Level
 from runwright.control.operations import Operations
-from support.engine import ended, engine, event, held, once, python, run
+from support.engine import (
+    engine,
+    fail_once_inputs,
+    python_inputs,
+    run_plan,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 FOLDER = Path(schemas.__file__).parent / "json_schemas"
 
@@ -75,9 +83,9 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
     """Runs that make the engine write every type of event it knows."""
     go, never = folder / "go", folder / "never"
     steps = [
-        {"id": "sum", "python": python("1 + 1")},
+        {"id": "sum", "python": python_inputs("1 + 1")},
         {"id": "big", "python": {"call": "support.engine_steps:big", "args": {"size": 70_000}}},
-        {"id": "flaky", "retry": {"maxAttempts": 2, "initial": 0}, "python": once(folder / "flaky")},
+        {"id": "flaky", "retry": {"maxAttempts": 2, "initial": 0}, "python": fail_once_inputs(folder / "flaky")},
         {"id": "waits", "wait": "10ms"},
         {"id": "no", "when": False, "noop": {}},
         {"id": "marks", "python": {"call": "support.engine_steps:checkpoint", "args": {"state": {"at": 1}}}},
@@ -85,26 +93,26 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
             "id": "each",
             "foreach": [1, 2],
             "retry": {"maxAttempts": 2, "initial": 0},
-            "python": once(folder / "each-{{ item }}"),
+            "python": fail_once_inputs(folder / "each-{{ item }}"),
         },
         {"id": "each-wait", "foreach": [0], "wait": "{{ item }}"},
-        {"id": "operator", "python": once(folder / "operator")},
-        {"id": "held", "python": held(go)},
+        {"id": "operator", "python": fail_once_inputs(folder / "operator")},
+        {"id": "held", "python": wait_for_file_inputs(go)},
         {"id": "later", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
     ]
     plan = {"plan": "all", "params": {"day": 1}, "onFailure": "wait", "steps": steps}
     first = await operations.start(operations.load(plan))
-    await event(operations, first, "StepFailed", "operator")
+    await wait_for_event(operations, first, "StepFailed", "operator")
     await operations.signal(first, "RETRY_STEP", {"stepId": "operator"}, reason="again")
-    await event(operations, first, "StepStarted", "held")
+    await wait_for_event(operations, first, "StepStarted", "held")
     await operations.signal(first, "SKIP_STEP", {"stepId": "nosuch"})
     await operations.signal(first, "UPDATE_PARAMS", {"params": {"day": 2}}, reason="late")
     await operations.signal(first, "INJECT_OVERRIDE", {"stepId": "later", "override": {"args": {"x": 2}}}, reason="fix")
     await operations.signal(first, "PAUSE", reason="lunch")
-    await event(operations, first, "RunDrainTimedOut")
+    await wait_for_event(operations, first, "RunDrainTimedOut")
     await operations.signal(first, "RESUME")
     go.touch()
-    assert (await ended(operations, first)).status == "COMPLETED"
+    assert (await wait_for_end(operations, first)).status == "COMPLETED"
 
     failing = {
         "plan": "bad",
@@ -121,28 +129,33 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
     }
     asked = await operations.start(operations.load(asks))
     for step, kind in (("a", "DENY"), ("b", "APPROVE")):
-        await event(operations, asked, "ApprovalRequested", step)
+        await wait_for_event(operations, asked, "ApprovalRequested", step)
         await operations.signal(asked, kind)
-    await ended(operations, asked)
+    await wait_for_end(operations, asked)
 
-    failed = await run(operations, failing)
+    failed = await run_plan(operations, failing)
     retried = await operations.signal(failed.run_id, "RETRY_RUN")
     assert retried.new_run_id is not None
-    await ended(operations, retried.new_run_id)
+    await wait_for_end(operations, retried.new_run_id)
 
     stopped = []
     for kind, payload in (("CANCEL", {}), ("EMERGENCY_STOP", {"reason": "fire"})):
         plan = {
             "plan": "stopped",
             "order": "graph",
-            "steps": [{"id": "a", "python": held(never)}, {"id": "e", "foreach": [1], "python": held(never)}],
+            "steps": [
+                {"id": "a", "python": wait_for_file_inputs(never)},
+                {"id": "e", "foreach": [1], "python": wait_for_file_inputs(never)},
+            ],
         }
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "LoopIterationStarted", "e[0]")
+        await wait_for_event(operations, run_id, "LoopIterationStarted", "e[0]")
         await operations.signal(run_id, kind, payload)
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         stopped.append(run_id)
-    late = await run(operations, {"plan": "late", "timeout": "0.2s", "steps": [{"id": "a", "python": held(never)}]})
+    late = await run_plan(
+        operations, {"plan": "late", "timeout": "0.2s", "steps": [{"id": "a", "python": wait_for_file_inputs(never)}]}
+    )
     run_ids = [first, asked, failed.run_id, retried.new_run_id, *stopped, late.run_id]
     return [record for run_id in run_ids for record in await operations.log.read(run_id)]
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from support import executor_jobs
-from support.executor_harness import desk
+from support.executor_harness import executor_harness
 from support.waiting import until
 
 
@@ -20,7 +20,7 @@ def fresh_gates() -> None:
 
 
 async def test_a_coroutine_gives_its_result_and_knows_its_step() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         assert await at.call("give_async", [1]).result() == [1]
         told = await at.call("where_async").result()
         assert (told["run"], told["step"]) == ("run 1", "s")
@@ -28,12 +28,12 @@ async def test_a_coroutine_gives_its_result_and_knows_its_step() -> None:
 
 
 async def test_a_function_that_only_turns_out_to_give_a_coroutine_is_awaited_too() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         assert await at.call("give_wrapped", 3).result() == 3
 
 
 async def test_a_coroutine_whose_module_was_not_loaded_is_awaited_too() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.start("python", {"call": "asyncio.tasks:sleep", "args": [0, "slept"]})
         assert await job.result() == "slept"
 
@@ -42,14 +42,14 @@ async def test_a_coroutine_whose_module_was_not_loaded_is_awaited_too() -> None:
     ("function", "message"), [("fail_async", "ValueError: broken"), ("leave_async", "SystemExit: 3")]
 )
 async def test_what_a_coroutine_raises_is_a_failure_of_its_step_alone(function: str, message: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         other = at.call("give_later", 0.1)
         assert await at.call(function).error() == ("STEP_RAISED", message)
         assert await other.result() == "late"
 
 
 async def test_a_task_that_ends_the_interpreter_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         other = at.call("give_later", 0.2)
         assert await at.call("leave_in_a_task").result() == "still here"
         assert await other.result() == "late"
@@ -58,7 +58,7 @@ async def test_a_task_that_ends_the_interpreter_does_not_end_the_loop(caplog: py
 
 
 async def test_a_cancelled_coroutine_cleans_up() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("clean_up")
         await asyncio.sleep(0.05)
         job.execution.cancel(20)
@@ -69,7 +69,7 @@ async def test_a_cancelled_coroutine_cleans_up() -> None:
 
 @pytest.mark.parametrize("function", ["give_later", "give_wrapped"])
 async def test_a_coroutine_that_is_cancelled_at_once_reports_it(function: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         for _ in range(50):
             job = at.call(function, 5)
             job.execution.cancel(20)
@@ -79,7 +79,7 @@ async def test_a_coroutine_that_is_cancelled_at_once_reports_it(function: str) -
 
 
 async def test_a_coroutine_that_ignores_cancellation_is_given_up() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("ignore_cancellation", "ignored")
         await until(lambda: "ignored" in executor_jobs.GATES)
         job.execution.cancel(0.05)
@@ -93,7 +93,7 @@ async def test_a_blocked_loop_is_named_and_replaced_and_delays_only_what_was_on_
     function: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        async with desk() as at:
+        async with executor_harness() as at:
             beside = at.call("give_later", 0.3, step_id="beside")
             blocker = at.call(function, "block", step_id="blocker")
             await until(lambda: "has blocked the event loop" in caplog.text)
@@ -112,7 +112,7 @@ async def test_a_blocked_loop_is_named_and_replaced_and_delays_only_what_was_on_
 
 
 async def test_a_coroutine_behind_a_blocked_loop_can_be_cancelled_and_never_begins() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         blocker = at.call("block", "front")
         await until(lambda: "front" in executor_jobs.GATES)
         behind = at.call("ignore_cancellation", "behind")
@@ -127,7 +127,7 @@ async def test_a_coroutine_behind_a_blocked_loop_can_be_cancelled_and_never_begi
 
 
 async def test_an_idle_executor_sleeps() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         await at.call("give_async", 1).result()
         loops = at.executor._step_loops
         await until(lambda: not loops._has_work.is_set())

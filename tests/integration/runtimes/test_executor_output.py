@@ -16,11 +16,11 @@ from rich.console import Console
 
 from runwright.runtimes.executor.output_capture import OutputRouter
 from runwright.storage.output.files import StepLogs
-from support.executor_harness import desk
+from support.executor_harness import executor_harness
 
 
 async def test_a_step_prints_to_its_log_and_not_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("talk")
         await job.end()
         print("ours")
@@ -32,7 +32,7 @@ async def test_a_step_prints_to_its_log_and_not_to_the_terminal(capsys: pytest.C
 
 
 async def test_coroutines_on_one_loop_do_not_mix_their_output(capsys: pytest.CaptureFixture[str]) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         jobs = {name: at.call("talk_async", name) for name in ("a", "b", "c")}
         for name, job in jobs.items():
             await job.end()
@@ -42,9 +42,9 @@ async def test_coroutines_on_one_loop_do_not_mix_their_output(capsys: pytest.Cap
 
 async def test_the_streams_are_ours_again_when_the_last_executor_is_closed() -> None:
     out, err = sys.stdout, sys.stderr
-    async with desk():
+    async with executor_harness():
         assert isinstance(sys.stdout, OutputRouter)
-        async with desk():
+        async with executor_harness():
             pass
         assert isinstance(sys.stdout, OutputRouter)
     assert (sys.stdout, sys.stderr) == (out, err)
@@ -52,10 +52,10 @@ async def test_the_streams_are_ours_again_when_the_last_executor_is_closed() -> 
 
 async def test_somebody_who_puts_another_stream_in_place_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = io.StringIO()
-    async with desk():
+    async with executor_harness():
         monkeypatch.setattr(sys, "stdout", mine)
         print("to mine")
-        async with desk() as at:
+        async with executor_harness() as at:
             job = at.call("talk")
             await job.end()
             assert job.text().startswith("to out")
@@ -63,7 +63,7 @@ async def test_somebody_who_puts_another_stream_in_place_keeps_it(monkeypatch: p
 
 
 async def test_click_and_rich_work_as_before_outside_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    async with desk():
+    async with executor_harness():
         click.echo("by click")
         click.echo("by click to err", err=True)
         Console().print("by rich")
@@ -82,7 +82,7 @@ async def test_a_step_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             return True
 
     monkeypatch.setattr(sys, "stdout", Terminal())
-    async with desk() as at:
+    async with executor_harness() as at:
         assert sys.stdout.isatty()
         assert await at.call("is_terminal").result() is False
 
@@ -112,7 +112,7 @@ async def test_what_a_step_logs_is_in_its_log_once(
         if setting == "a file only":
             root.addHandler(logging.FileHandler(tmp_path / "file.log"))
         before = list(root.handlers)
-        async with desk() as at:
+        async with executor_harness() as at:
             if setting == "configured inside":
                 logging.basicConfig(level=logging.INFO)
                 assert root.handlers, "ours is not in the way"
@@ -131,7 +131,7 @@ async def test_what_a_step_logs_is_in_its_log_once(
 async def test_a_step_that_prints_a_hundred_megabytes_harms_nobody(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "flood", 1)
-    async with desk() as at:
+    async with executor_harness() as at:
         flood = at.call("flood", 100, write=writer.write)
         longest, beats = 0.0, 0
         loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ async def test_a_step_that_prints_a_hundred_megabytes_harms_nobody(tmp_path: Pat
 async def test_a_command_that_prints_short_lines_for_ever_harms_nobody(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "yes", 1)
-    async with desk() as at:
+    async with executor_harness() as at:
         flood = at.shell("yes | head -c 20000000", write=writer.write)
         while not flood.is_over:
             assert (await at.shell("echo ok").result())["stdout"] == "ok\n"
@@ -168,7 +168,7 @@ async def test_late_words_of_a_step_that_was_given_up_go_to_its_log_or_nowhere(
     from support import executor_jobs
 
     executor_jobs.GATES.clear()
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("wait_by_name", "late words")
         await job.prints("begun")
         job.execution.kill()
@@ -181,7 +181,7 @@ async def test_late_words_of_a_step_that_was_given_up_go_to_its_log_or_nowhere(
 async def test_all_output_is_there_before_the_driver_hears_of_the_end(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     reader = StepLogs(tmp_path)
-    async with desk() as at:
+    async with executor_harness() as at:
         starts = {
             "thread": lambda **options: at.call("talk", **options),
             "loop": lambda **options: at.call("talk_async", "x", **options),

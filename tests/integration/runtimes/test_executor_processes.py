@@ -13,7 +13,7 @@ import pytest
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import StepClass
-from support.executor_harness import TOKEN, desk
+from support.executor_harness import TOKEN, executor_harness
 from support.waiting import until
 
 
@@ -25,7 +25,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_an_isolated_function_gives_its_result_from_another_process() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         plain, later = at.isolated("where", restored={"at": 3}), at.isolated("where_async")
         told = await plain.result()
         assert told["pid"] != os.getpid()
@@ -35,14 +35,14 @@ async def test_an_isolated_function_gives_its_result_from_another_process() -> N
 
 
 async def test_isolated_code_runs_too_and_large_values_pass() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         text = "ä" * 500_000
         inputs = {"code": "[text, len(text)]", "args": {"text": text}}
         assert await at.start("python", inputs, StepClass.ISOLATION).result() == [text, 500_000]
 
 
 async def test_an_isolated_step_prints_to_its_log_as_it_goes() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated("talk")
         await job.end()
         assert job.text() == "to out\nno newline raw"
@@ -65,7 +65,7 @@ async def test_an_isolated_step_prints_to_its_log_as_it_goes() -> None:
     ],
 )
 async def test_an_isolated_step_fails_as_any_other(function: str, code: str, message: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated(function)
         got, text = await job.error()
         assert got == code
@@ -84,7 +84,7 @@ async def test_an_isolated_step_fails_as_any_other(function: str, code: str, mes
     ],
 )
 async def test_a_process_that_dies_is_a_failure_that_says_how(function: str, argument: int, words: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated(function, int(argument))
         code, message = await job.error()
         assert code == "PROCESS_DIED"
@@ -100,7 +100,7 @@ async def test_checkpoints_of_an_isolated_step_are_made_durable_before_it_goes_o
         time.sleep(0.05)
         saved.append(state)
 
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated("save_twice", save=save, restored="before")
         assert await job.result() == "before"
         assert saved == [{"at": 1}, {"at": 2}]
@@ -110,7 +110,7 @@ async def test_a_checkpoint_that_fails_is_told_to_the_isolated_step() -> None:
     def save(_: Any) -> None:
         raise RunwrightError(ErrorCode.STORE_FULL, "No room.")
 
-    async with desk() as at:
+    async with executor_harness() as at:
         assert await at.isolated("save_twice", save=save).error() == ("STORE_FULL", "No room.")
         code, _ = await at.isolated("save_badly").error()
         assert code == "RESULT_NOT_STORABLE"
@@ -118,7 +118,7 @@ async def test_a_checkpoint_that_fails_is_told_to_the_isolated_step() -> None:
 
 @pytest.mark.parametrize("function", ["sleep_with_cleanup", "sleep_async_with_cleanup"])
 async def test_an_isolated_step_that_does_not_look_out_is_interrupted_and_cleans_up(function: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated(function)
         await job.prints("begun")
         job.execution.cancel(20)
@@ -128,7 +128,7 @@ async def test_an_isolated_step_that_does_not_look_out_is_interrupted_and_cleans
 
 async def test_an_isolated_step_that_looks_out_may_save_where_it_is_and_give_a_result() -> None:
     saved: list[Any] = []
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated("save_on_stop", save=saved.append)
         await job.prints("begun")
         await asyncio.sleep(0.2)  # until it waits
@@ -138,7 +138,7 @@ async def test_an_isolated_step_that_looks_out_may_save_where_it_is_and_give_a_r
 
 
 async def test_an_isolated_step_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.isolated("ignore_sigterm")
         await job.prints("\n")
         pid = int(job.text())
@@ -151,7 +151,7 @@ async def test_an_isolated_step_that_ignores_sigterm_is_killed_after_the_grace()
 
 
 async def test_what_an_isolated_step_starts_ends_with_it() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         pid = await at.isolated("leave_child_behind").result()
         await until(lambda: not is_alive(pid))
         assert await at.isolated("leave_thread_behind").result() == "done"
@@ -164,12 +164,12 @@ async def test_processes_are_told_who_they_are() -> None:
         "RUNWRIGHT_ATTEMPT": "1",
         "RUNWRIGHT_IDEMPOTENCY_TOKEN": TOKEN,
     }
-    async with desk() as at:
+    async with executor_harness() as at:
         assert expected.items() <= (await at.isolated("environment").result()).items()
 
 
 async def test_a_command_that_is_cancelled_is_asked_and_then_killed() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         polite = at.shell("trap 'echo bye; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
         rude = at.shell("trap '' TERM; echo begun $$; while :; do sleep 1; done")
         await polite.prints("begun")
@@ -183,7 +183,7 @@ async def test_a_command_that_is_cancelled_is_asked_and_then_killed() -> None:
 
 
 async def test_a_command_that_is_killed_is_gone_at_once() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         for first_asked in (False, True):
             job = at.shell("trap '' TERM; echo $$; while :; do sleep 1; done")
             await job.prints("\n")
@@ -197,7 +197,7 @@ async def test_a_command_that_is_killed_is_gone_at_once() -> None:
 
 
 async def test_closing_kills_every_process() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         jobs = [at.shell("trap '' TERM; echo $$; while :; do sleep 1; done"), at.isolated("ignore_sigterm")]
         for job in jobs:
             await job.prints("\n")

@@ -12,18 +12,18 @@ import pytest
 from runwright.contract.plan import Step, StepClass
 from runwright.tools.base import Lane
 from support import executor_jobs
-from support.executor_harness import TOKEN, desk
+from support.executor_harness import TOKEN, executor_harness
 from support.waiting import until
 
 
 async def test_a_function_gives_its_result_as_json() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         assert await at.call("give", {"rows": [1, 2]}).result() == {"rows": [1, 2]}
         assert await at.call("give", None).result() is None
 
 
 async def test_a_function_knows_its_step() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         told = await at.call("where", restored=5).result()
         assert (told["run"], told["step"], told["attempt"], told["token"], told["restored"]) == (
             "run 1",
@@ -36,7 +36,7 @@ async def test_a_function_knows_its_step() -> None:
 
 
 async def test_done_is_called_later_on_the_drivers_own_thread() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         threads: list[str] = []
         for function in ("give", "give_async"):
             job = at.call(function)
@@ -64,7 +64,7 @@ async def test_done_is_called_later_on_the_drivers_own_thread() -> None:
     ],
 )
 async def test_whatever_a_function_raises_is_a_failure_of_its_step_alone(function: str, message: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call(function)
         code, text = await job.error()
         assert (code, (job.outcomes[0].error or None) and job.outcomes[0].error.retryable) == ("STEP_RAISED", True)
@@ -73,7 +73,7 @@ async def test_whatever_a_function_raises_is_a_failure_of_its_step_alone(functio
 
 
 async def test_the_traceback_is_in_the_steps_log_without_our_frames() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("fail")
         await job.end()
         assert "executor_jobs.py" in job.text("err")
@@ -85,7 +85,7 @@ async def test_the_traceback_is_in_the_steps_log_without_our_frames() -> None:
 
 
 async def test_an_error_says_its_code_and_whether_trying_again_helps() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         outcome = await at.call("fail_coded").end()
         error = outcome.error
         assert error is not None
@@ -99,7 +99,7 @@ async def test_an_error_says_its_code_and_whether_trying_again_helps() -> None:
 
 
 async def test_an_error_of_odd_text_can_be_stored() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         for job in (at.call("fail_coded_oddly"), at.call("fail", "a\0b")):
             outcome = await job.end()
             body = msgspec.json.encode(outcome.error)
@@ -109,7 +109,7 @@ async def test_an_error_of_odd_text_can_be_stored() -> None:
 
 @pytest.mark.parametrize("function", ["give_object", "give_set"])
 async def test_a_result_that_cannot_be_stored_fails_for_good(function: str) -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         outcome = await at.call(function).end()
         assert outcome.error is not None
         assert (outcome.error.code, outcome.error.retryable) == ("RESULT_NOT_STORABLE", False)
@@ -117,19 +117,19 @@ async def test_a_result_that_cannot_be_stored_fails_for_good(function: str) -> N
 
 
 async def test_a_function_that_does_not_exist_is_a_failure() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         assert (await at.start("python", {"call": "no_such_module_here:f"}).error())[0] == "CALL_NOT_FOUND"
         assert (await at.call("no_such_function").error())[0] == "CALL_NOT_FOUND"
 
 
 async def test_what_one_step_leaves_in_its_context_another_does_not_find() -> None:
-    async with desk(max_threads=1) as at:
+    async with executor_harness(max_threads=1) as at:
         assert [await at.call("mark").result() for _ in range(3)] == ["clean"] * 3
 
 
 async def test_a_hundred_waiting_functions_hold_no_other_up() -> None:
     executor_jobs.GATES.clear()
-    async with desk() as at:
+    async with executor_harness() as at:
         waiting = [at.call("wait_for", "hundred") for _ in range(100)]
         assert await at.call("give", 1).result() == 1
         assert not any(job.is_over for job in waiting)
@@ -138,14 +138,14 @@ async def test_a_hundred_waiting_functions_hold_no_other_up() -> None:
 
 
 async def test_many_short_functions_need_few_threads() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         jobs = [at.call("give", number) for number in range(200)]
         assert [await job.result() for job in jobs] == list(range(200))
         assert len(at.executor._threads._threads) < 100
 
 
 async def test_a_function_that_looks_out_for_it_stops_when_asked_and_still_gives_a_result() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("wait_politely")
         await asyncio.sleep(0.05)
         job.execution.cancel(20)
@@ -155,7 +155,7 @@ async def test_a_function_that_looks_out_for_it_stops_when_asked_and_still_gives
 
 async def test_a_function_that_ignores_it_is_given_up_after_the_grace_and_its_result_dropped() -> None:
     executor_jobs.GATES.clear()
-    async with desk(max_threads=1) as at:
+    async with executor_harness(max_threads=1) as at:
         stubborn = at.call("wait_for", "stubborn")
         await until(lambda: "stubborn" in executor_jobs.GATES)
         stubborn.execution.cancel(0.05)
@@ -173,7 +173,7 @@ async def test_a_function_that_ignores_it_is_given_up_after_the_grace_and_its_re
 
 async def test_a_function_that_is_killed_is_given_up_at_once() -> None:
     executor_jobs.GATES.clear()
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("wait_for", "killed")
         await until(lambda: "killed" in executor_jobs.GATES)
         job.execution.kill()
@@ -183,7 +183,7 @@ async def test_a_function_that_is_killed_is_given_up_at_once() -> None:
 
 async def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
     executor_jobs.GATES.clear()
-    async with desk(max_threads=1) as at:
+    async with executor_harness(max_threads=1) as at:
         first = at.call("wait_for", "busy")
         await until(lambda: "busy" in executor_jobs.GATES)
         second, third = at.call("wait_for", "second"), at.call("wait_for", "third")
@@ -199,7 +199,7 @@ async def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
 
 
 async def test_cancelling_what_has_ended_does_nothing() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         job = at.call("give", 1)
         await job.end()
         job.execution.cancel(0)
@@ -210,7 +210,7 @@ async def test_cancelling_what_has_ended_does_nothing() -> None:
 
 async def test_there_is_only_so_much_room_and_what_was_given_up_takes_none() -> None:
     executor_jobs.GATES.clear()
-    async with desk(capacity={StepClass.LIGHT: 3}) as at:
+    async with executor_harness(capacity={StepClass.LIGHT: 3}) as at:
         light, heavy = at.executor.free_slots(StepClass.LIGHT), at.executor.free_slots(StepClass.HEAVY)
         assert (light, heavy > 0, at.executor.free_slots(StepClass.ISOLATION)) == (3, True, 2 * heavy)
         job = at.call("wait_for", "room")
@@ -231,7 +231,7 @@ async def test_there_is_only_so_much_room_and_what_was_given_up_takes_none() -> 
 
 
 async def test_a_driver_that_fails_to_take_one_outcome_gets_the_next() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         complaints: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
         bad = at.call("give", 1)
@@ -261,7 +261,7 @@ class OddTool:
 
 
 async def test_a_tool_that_fails_in_the_driver_is_a_failed_step() -> None:
-    async with desk() as at:
+    async with executor_harness() as at:
         for tool in (OddTool(Lane.INLINE, ValueError("x")), OddTool(Lane.INLINE, object())):
             assert (await at.start("odd", {}, tool=tool).end()).error is not None
         assert await at.start("odd", {}, tool=OddTool(Lane.STEP_LOOP, 5)).result() == 5
@@ -269,7 +269,7 @@ async def test_a_tool_that_fails_in_the_driver_is_a_failed_step() -> None:
 
 async def test_after_close_nobody_is_told_any_more() -> None:
     executor_jobs.GATES.clear()
-    async with desk() as at:
+    async with executor_harness() as at:
         jobs = [at.call("wait_for", "closed"), at.call("give_later", 30), at.shell("sleep 30")]
         await until(lambda: "closed" in executor_jobs.GATES)
     executor_jobs.gate("closed").set()

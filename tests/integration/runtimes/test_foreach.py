@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from support.engine import ended, engine, event, held, once, only, python, run, step_of, story
+from support.engine import (
+    engine,
+    event_lines,
+    fail_once_inputs,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    step_of,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 BIG = 70_000  # bytes: beyond 64 KiB a value is kept beside the log
 
@@ -26,13 +37,13 @@ async def test_results_are_gathered_in_the_order_of_the_items(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    work = python(
+    work = python_inputs(
         "import time\ntime.sleep(0.02 * (5 - number))\nresult = [number * 10, at]",
         number="{{ item }}",
         at="{{ index }}",
     )
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each([1, 2, 3, 4, 5], work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each([1, 2, 3, 4, 5], work)]})
         assert await operations.result(snapshot.run_id, "each") == [[10, 0], [20, 1], [30, 2], [40, 3], [50, 4]]
     iterations = step_of(snapshot, "each").iterations
     assert iterations is not None
@@ -48,16 +59,16 @@ async def test_no_more_run_at_once_than_may(store: str, tmp_path: Path) -> None:
     }
     items = {"in": list(range(12)), "maxParallel": 3}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each(items, work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(items, work)]})
         counts = await operations.result(snapshot.run_id, "each")
     assert max(counts) in (2, 3)
 
 
 async def test_an_empty_list_is_done_at_once(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each([], python("1 / 0"))]})
-        lines = await story(operations, snapshot.run_id)
-        done = await event(operations, snapshot.run_id, "LoopDone", "each")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each([], python_inputs("1 / 0"))]})
+        lines = await event_lines(operations, snapshot.run_id)
+        done = await wait_for_event(operations, snapshot.run_id, "LoopDone", "each")
         assert await operations.result(snapshot.run_id, "each") == []
     assert snapshot.status == "COMPLETED"
     assert lines[2:] == ["StepStarted each", "LoopStarted each", "LoopDone each", "StepCompleted each", "RunCompleted"]
@@ -68,22 +79,24 @@ async def test_an_empty_list_is_done_at_once(store: str) -> None:
 async def test_what_is_no_list_fails_the_step(store: str, items: str) -> None:
     params = {"items": {"a": 1}, "text": "abc", "nothing": None}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "params": params, "steps": [each(items, python("1"))]})
+        snapshot = await run_plan(
+            operations, {"plan": "p", "params": params, "steps": [each(items, python_inputs("1"))]}
+        )
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "EXPRESSION_ERROR"
 
 
 async def test_an_iteration_is_retried_by_itself(store: str, tmp_path: Path) -> None:
-    work = once(tmp_path / "calls-{{ item }}", value="{{ item }}")
+    work = fail_once_inputs(tmp_path / "calls-{{ item }}", value="{{ item }}")
     async with engine(store) as operations:
-        snapshot = await run(
+        snapshot = await run_plan(
             operations, {"plan": "p", "steps": [each(["a", "b"], work, retry={"maxAttempts": 2, "initial": "10ms"})]}
         )
-        lines = await story(operations, snapshot.run_id)
+        lines = await event_lines(operations, snapshot.run_id)
         assert await operations.result(snapshot.run_id, "each") == ["a", "b"]
     assert snapshot.status == "COMPLETED"
-    assert len(only(lines, "StepStarted")) == 1
+    assert len(lines_of_types(lines, "StepStarted")) == 1
     for path in ("each[0]", "each[1]"):
         mine = [entry for entry in lines if path in entry]
         assert mine == [
@@ -109,12 +122,12 @@ async def test_a_failed_loop_says_how_much_failed_and_a_retry_does_only_the_rest
         "onFailure": "wait",
         "steps": [
             each({"in": [0, 1, 2, 3, 4], "maxParallel": 5}, work),
-            {"id": "after", "python": python("sum(r)", r="{{ steps.each.result }}")},
+            {"id": "after", "python": python_inputs("sum(r)", r="{{ steps.each.result }}")},
         ],
     }
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))
-        failed = await event(operations, run_id, "StepFailed", "each")
+        failed = await wait_for_event(operations, run_id, "StepFailed", "each")
         error = (failed.payload or {})["error"]
         assert error["code"] == "ITERATIONS_FAILED"
         assert "2 of 5" in error["message"]
@@ -125,14 +138,14 @@ async def test_a_failed_loop_says_how_much_failed_and_a_retry_does_only_the_rest
 
         (tmp_path / "good").touch()
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "each"})
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
         assert await operations.result(run_id, "each") == [0, 1, 2, 3, 4]
         assert await operations.result(run_id, "after") == 10
-        again = await event(operations, run_id, "LoopStarted", "each~2")
+        again = await wait_for_event(operations, run_id, "LoopStarted", "each~2")
     assert snapshot.status == "COMPLETED"
     assert (again.payload or {})["carriedOver"] == 3
-    assert only(lines, "LoopIterationStarted")[5:] == [
+    assert lines_of_types(lines, "LoopIterationStarted")[5:] == [
         "LoopIterationStarted each~2[1]",
         "LoopIterationStarted each~2[3]",
     ]
@@ -146,7 +159,7 @@ async def test_after_a_failure_no_more_iterations_start(store: str, tmp_path: Pa
     args = {"file": str(tmp_path / "log"), "number": "{{ item }}", "bad": [2]}
     work = {"call": "support.engine_steps:note_or_fail", "args": args}
     async with engine(store) as operations:
-        snapshot = await run(
+        snapshot = await run_plan(
             operations, {"plan": "p", "steps": [each({"in": list(range(50)), "maxParallel": 1}, work)]}
         )
     assert snapshot.status == "FAILED"
@@ -160,7 +173,7 @@ async def test_nested_data_keeps_its_types(store: str) -> None:
         "args": {"whole": "{{ row }}", "rows": "{{ row.rows }}", "text": "{{ row.name }}-{{ index }}"},
     }
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each({"in": items, "as": "row"}, work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each({"in": items, "as": "row"}, work)]})
         results = await operations.result(snapshot.run_id, "each")
     assert [result["whole"] for result in results] == items
     assert [result["rows"] for result in results] == [items[0]["rows"], []]
@@ -172,11 +185,11 @@ async def test_a_gathered_result_beyond_64_kib_is_kept_by_reference_and_read_bac
 ) -> None:
     monkeypatch.chdir(tmp_path)
     work = {"call": "support.engine_steps:big", "args": {"size": 30_000, "letter": "{{ item }}"}}
-    after = {"id": "after", "python": python("[len(r) for r in rows]", rows="{{ steps.each.result }}")}
+    after = {"id": "after", "python": python_inputs("[len(r) for r in rows]", rows="{{ steps.each.result }}")}
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each(["a", "b", "c"], work), after]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(["a", "b", "c"], work), after]})
         assert snapshot.status == "COMPLETED"
-        completed = await event(operations, snapshot.run_id, "StepCompleted", "each")
+        completed = await wait_for_event(operations, snapshot.run_id, "StepCompleted", "each")
         assert await operations.result(snapshot.run_id, "each") == ["a" * 30_000, "b" * 30_000, "c" * 30_000]
         assert await operations.result(snapshot.run_id, "after") == [30_000] * 3
     payload = completed.payload or {}
@@ -186,9 +199,9 @@ async def test_a_gathered_result_beyond_64_kib_is_kept_by_reference_and_read_bac
 
 async def test_results_of_iterations_beyond_64_kib_are_values_to_whoever_uses_them(store: str) -> None:
     work = {"call": "support.engine_steps:big", "args": {"size": BIG, "letter": "{{ item }}"}}
-    after = {"id": "after", "python": python("[r[:2] for r in rows]", rows="{{ steps.each.result }}")}
+    after = {"id": "after", "python": python_inputs("[r[:2] for r in rows]", rows="{{ steps.each.result }}")}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [each(["a", "b"], work), after]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(["a", "b"], work), after]})
         assert await operations.result(snapshot.run_id, "each") == ["a" * BIG, "b" * BIG]
         assert await operations.result(snapshot.run_id, "after") == ["aa", "bb"]
 
@@ -201,23 +214,23 @@ async def test_a_list_beyond_64_kib_is_gone_over_also_after_a_takeover(
     plan = {
         "plan": "p",
         "steps": [
-            {"id": "list", "python": python(f"['x' * {BIG} + str(n) for n in range(3)]")},
+            {"id": "list", "python": python_inputs(f"['x' * {BIG} + str(n) for n in range(3)]")},
             each(
                 {"in": "{{ steps.list.result }}", "maxParallel": 1},
-                held(go, value="{{ item[-1:] }}"),
+                wait_for_file_inputs(go, value="{{ item[-1:] }}"),
                 dependsOn=["list"],
             ),
         ],
     }
     async with engine(durable_url) as operations:
         run_id = await operations.start(operations.load(plan), run_id="run-1")
-        started = await event(operations, run_id, "LoopStarted", "each")
+        started = await wait_for_event(operations, run_id, "LoopStarted", "each")
         assert "itemsRef" in (started.payload or {})
-        await event(operations, run_id, "LoopIterationStarted", "each[0]")
+        await wait_for_event(operations, run_id, "LoopIterationStarted", "each[0]")
     go.touch()
     async with engine(durable_url) as operations:
         await operations.start(operations.load(plan), run_id="run-1")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
         assert await operations.result(run_id, "each") == ["0", "1", "2"]
 
@@ -229,12 +242,12 @@ async def test_a_step_may_use_several_large_results(store: str) -> None:
     ]
     use = {
         "id": "use",
-        "python": python(
+        "python": python_inputs(
             "a[0] + b[0] + c[0]", a="{{ steps.a.result }}", b="{{ steps.b.result }}", c="{{ steps.c.result }}"
         ),
     }
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [*steps, use]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [*steps, use]})
         assert await operations.result(snapshot.run_id, "use") == "abc"
         assert await operations.result(snapshot.run_id, "a") == "a" * BIG
 
@@ -244,30 +257,34 @@ async def test_a_loop_over_a_large_list_can_be_retried(store: str, tmp_path: Pat
         "plan": "p",
         "onFailure": "wait",
         "steps": [
-            {"id": "list", "python": python(f"['x' * {BIG}] * 2")},
-            each("{{ steps.list.result }}", once(tmp_path / "calls-{{ index }}")),
+            {"id": "list", "python": python_inputs(f"['x' * {BIG}] * 2")},
+            each("{{ steps.list.result }}", fail_once_inputs(tmp_path / "calls-{{ index }}")),
         ],
     }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "StepFailed", "each")
+        await wait_for_event(operations, run_id, "StepFailed", "each")
         decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "each"})
         assert decision.engine_result == "RETRYING"
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
 async def test_a_list_that_is_gone_fails_the_step_and_not_the_engine(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     params = {"items": ["x" * BIG, "y"]}
-    plan = {"plan": "p", "params": params, "steps": [each({"in": "{{ params.items }}", "maxParallel": 1}, held(go))]}
+    plan = {
+        "plan": "p",
+        "params": params,
+        "steps": [each({"in": "{{ params.items }}", "maxParallel": 1}, wait_for_file_inputs(go))],
+    }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "LoopIterationStarted", "each[0]")
+        await wait_for_event(operations, run_id, "LoopIterationStarted", "each[0]")
     shutil.rmtree(tmp_path / "results")
     go.touch()
     async with engine(store) as operations:
         await operations.resume(run_id)
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert "REFERENCE_NOT_AVAILABLE" in f"{snapshot.root_cause.code} {snapshot.root_cause.message}"
@@ -285,13 +302,13 @@ async def test_a_loop_goes_on_where_it_was_when_its_process_died(
     plan = {"plan": "p", "steps": [each({"in": [0, 1, 2, 3], "maxParallel": 1}, work)]}
     async with engine(durable_url) as operations:
         run_id = await operations.start(operations.load(plan))
-        await event(operations, run_id, "LoopIterationStarted", "each[2]")
+        await wait_for_event(operations, run_id, "LoopIterationStarted", "each[2]")
     go.touch()
     async with engine(durable_url) as operations:
         await operations.resume(run_id)
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert await operations.result(run_id, "each") == [0, 1, 2, 3]
-        done = await event(operations, run_id, "LoopIterationDone", "each[2]")
+        done = await wait_for_event(operations, run_id, "LoopIterationDone", "each[2]")
     assert snapshot.status == "COMPLETED"
     assert done.engine_attempt_id == 2
     assert [int(n) for n in log.read_text().split()] in ([0, 1, 2, 2, 3], [0, 1, 2, 3])
@@ -300,8 +317,8 @@ async def test_a_loop_goes_on_where_it_was_when_its_process_died(
 async def test_waits_in_a_loop_end_each_at_its_own_time(store: str) -> None:
     step = {"id": "each", "foreach": [0.05, 0, 0.2], "wait": "{{ item }}"}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
-        done = only(await story(operations, snapshot.run_id), "LoopIterationDone")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
+        done = lines_of_types(await event_lines(operations, snapshot.run_id), "LoopIterationDone")
     assert snapshot.status == "COMPLETED"
     assert done == ["LoopIterationDone each[1]", "LoopIterationDone each[0]", "LoopIterationDone each[2]"]
 
@@ -309,7 +326,7 @@ async def test_waits_in_a_loop_end_each_at_its_own_time(store: str) -> None:
 async def test_a_loop_of_thousands_ends(store: str) -> None:
     step = {"id": "each", "foreach": {"in": "{{ range(3000) | list }}", "maxParallel": 100}, "noop": {}}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
     iterations = step_of(snapshot, "each").iterations
     assert iterations is not None
     assert (snapshot.status, iterations.done) == ("COMPLETED", 3000)

@@ -8,7 +8,7 @@ import pytest
 
 import runwright as rw
 from runwright.storage.values import LogValueBackend, SupportsValues
-from support.engine import engine, run
+from support.engine import engine, run_plan
 
 BIG = {"plan": "p", "steps": [{"id": "a", "python": {"call": "support.engine_steps:big", "args": {"size": 70_000}}}]}
 
@@ -20,7 +20,7 @@ async def test_a_large_result_is_found_from_another_folder(
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
     async with engine(durable_url) as operations:
-        snapshot = await run(operations, BIG)
+        snapshot = await run_plan(operations, BIG)
     monkeypatch.chdir(tmp_path / "there")
     async with engine(durable_url) as operations:
         assert await operations.result(snapshot.run_id, "a") == "x" * 70_000

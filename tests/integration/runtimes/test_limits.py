@@ -15,7 +15,15 @@ import runwright as rw
 from runwright.control.run_scope import RunScope
 from runwright.log.append.authority import Fence
 from runwright.log.builders import new_event
-from support.engine import ended, engine, event, held, only, run, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    run_plan,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
 WAITS = {"plan": "p", "params": {"x": ""}, "steps": [{"id": "w", "wait": "100s"}, {"id": "a", "noop": {}}]}
@@ -53,7 +61,7 @@ async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: s
 async def test_a_run_that_was_left_is_recovered(store: str) -> None:
     async with engine(store, recover=True) as operations:
         await left_behind(operations.log, "good")
-        assert (await ended(operations, "good")).status == "COMPLETED"
+        assert (await wait_for_end(operations, "good")).status == "COMPLETED"
 
 
 async def test_one_run_with_a_plan_that_cannot_be_read_does_not_end_all_recovery(store: str) -> None:
@@ -111,7 +119,7 @@ async def test_one_signal_has_one_decision_however_many_send_it_at_once(store: s
             operations.signal(run_id, "RETRY_STEP", {"stepId": "nosuch"}, signal_id=signal_id),
             return_exceptions=True,
         )
-        assert len(only(await story(operations, run_id), "SignalAccepted", "SignalRejected")) == 1
+        assert len(lines_of_types(await event_lines(operations, run_id), "SignalAccepted", "SignalRejected")) == 1
 
 
 async def test_a_drain_that_times_out_is_logged_as_a_warning(
@@ -119,11 +127,11 @@ async def test_a_drain_that_times_out_is_logged_as_a_warning(
 ) -> None:
     async with engine(store, drain_timeout=0.2) as operations:
         run_id = await operations.start(
-            operations.load({"plan": "p", "steps": [{"id": "a", "python": held(tmp_path / "go")}]})
+            operations.load({"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(tmp_path / "go")}]})
         )
-        await event(operations, run_id, "StepStarted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         await operations.signal(run_id, "PAUSE")
-        await event(operations, run_id, "RunDrainTimedOut")
+        await wait_for_event(operations, run_id, "RunDrainTimedOut")
         await asyncio.sleep(0.1)
         assert [record for record in caplog.records if record.levelno >= logging.WARNING]
 
@@ -140,7 +148,7 @@ async def test_a_drain_that_times_out_is_logged_as_a_warning(
 async def test_words_that_mean_nothing_or_another_engine_are_refused(store: str, field: dict[str, Any]) -> None:
     async with engine(store) as operations:
         with pytest.raises(rw.RunwrightError):
-            await run(operations, {**SMALL, **field})
+            await run_plan(operations, {**SMALL, **field})
 
 
 async def test_the_earlier_decision_is_given_back_whole(store: str) -> None:
@@ -173,5 +181,5 @@ async def test_a_reference_to_a_secret_is_resolved_or_refused(store: str, monkey
     monkeypatch.setenv("FOO", "s3cret")
     async with engine(store) as operations:
         step = {"id": "a", "shell": {"command": "echo $X", "env": {"X": {"secret": "FOO"}}}}
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
         assert snapshot.status == "FAILED" or "secret" not in str(await operations.result(snapshot.run_id, "a"))

@@ -9,7 +9,7 @@ import pytest
 
 import runwright as rw
 from runwright.contract.timestamps import from_micros
-from support.engine import ended, engine
+from support.engine import engine, wait_for_end
 
 MANY = 60
 
@@ -33,7 +33,7 @@ async def test_a_lease_that_is_lost_with_many_runs_loses_none_of_them(
         monkeypatch.setattr(log.leases, "claim_run", claim_slowly)
         assert keeper.lease is not None
         await log.leases.acquire(keeper.lease.owner, 1.5)  # our lease is not ours any more
-        assert {(await ended(operations, run_id)).status for run_id in run_ids} == {"COMPLETED"}
+        assert {(await wait_for_end(operations, run_id)).status for run_id in run_ids} == {"COMPLETED"}
         assert keeper.lease.epoch < 10  # it was not lost again and again
 
 

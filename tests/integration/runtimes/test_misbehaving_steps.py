@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from runwright.control.operations import Operations
-from support.engine import ended, engine, event, only, python, run, sleep, step_of, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    sleep_inputs,
+    step_of,
+    wait_for_end,
+    wait_for_event,
+)
 from support.waiting import until
 
 TTL = 1.0
@@ -35,7 +45,7 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
                 "plan": "other",
                 "steps": [
                     {"id": "a", "noop": {}},
-                    {"id": "b", "python": sleep(0)},
+                    {"id": "b", "python": sleep_inputs(0)},
                     {"id": "c", "python": {"call": "support.engine_steps:quick"}},
                 ],
             }
@@ -47,7 +57,7 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
             count = 0
             while not stop:
                 began = time.monotonic()
-                snapshot = await ended(operations, await operations.start(small))
+                snapshot = await wait_for_end(operations, await operations.start(small))
                 assert snapshot.status == "COMPLETED"
                 slowest = max(slowest, time.monotonic() - began)
                 count += 1
@@ -84,7 +94,9 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
 async def test_what_cannot_be_stored_fails_the_step(store: str, code: str) -> None:
     where = "isolation" if code == "object()" else "light"
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", "class": where, "python": python(code)}]})
+        snapshot = await run_plan(
+            operations, {"plan": "p", "steps": [{"id": "a", "class": where, "python": python_inputs(code)}]}
+        )
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "RESULT_NOT_STORABLE"
@@ -108,8 +120,10 @@ async def test_what_cannot_be_stored_fails_the_step(store: str, code: str) -> No
 )
 async def test_whatever_a_step_raises_only_the_step_fails(store: str, code: str, message: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", "python": python(code)}]})
-        assert (await run(operations, {"plan": "q", "steps": [{"id": "a", "python": sleep(0)}]})).status == "COMPLETED"
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", "python": python_inputs(code)}]})
+        assert (
+            await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "python": sleep_inputs(0)}]})
+        ).status == "COMPLETED"
     assert snapshot.status == "FAILED"
     error = step_of(snapshot, "a").error
     assert error is not None
@@ -125,11 +139,11 @@ async def test_a_step_that_prints_100_mb_harms_nobody(
 ) -> None:
     work: dict[str, Any] = {"shell": "head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 999"}
     if kind != "shell":
-        work = {"python": python("for n in range(100_000): print('x' * 999)")}
+        work = {"python": python_inputs("for n in range(100_000): print('x' * 999)")}
     if kind == "isolation":
         work["class"] = "isolation"
     async with bystanders(store, caplog) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", **work}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **work}]})
         assert snapshot.status == "COMPLETED"
     kept = sum(file.stat().st_size for file in (tmp_path / "logs").rglob("*") if file.is_file())
     assert kept < 60_000_000  # capped
@@ -153,7 +167,7 @@ async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
         },
     ]
     async with bystanders(store, caplog, stop_grace=0.3) as operations:
-        snapshot = await run(operations, {"plan": "p", "order": "graph", "onFailure": "continue", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "onFailure": "continue", "steps": steps})
     assert step_of(snapshot, "shell").status == "FAILED"
 
     async def quiet() -> bool:
@@ -177,7 +191,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_when_its_time_is_up(
             "python": {"call": "support.engine_steps:ignore_sigterm", "args": {"file": str(tmp_path / "pid")}},
         }
     async with bystanders(store, caplog, stop_grace=0.3) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
 
@@ -187,25 +201,28 @@ async def test_a_coroutine_that_blocks_its_loop_holds_up_only_what_is_on_it(
 ) -> None:
     step = {"id": "blocks", "python": {"call": "support.engine_steps:block_loop", "args": {"seconds": 2.5}}}
     async with bystanders(store, caplog) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step, {"id": "after", "noop": {}}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step, {"id": "after", "noop": {}}]})
     assert snapshot.status == "COMPLETED"
     assert "blocks" in caplog.text  # it is named
 
 
 async def test_threads_that_sleep_hold_up_nobody(store: str, caplog: pytest.LogCaptureFixture) -> None:
-    steps = [{"id": f"s{n}", "python": sleep(1.5)} for n in range(60)]
+    steps = [{"id": f"s{n}", "python": sleep_inputs(1.5)} for n in range(60)]
     async with bystanders(store, caplog) as operations:
-        snapshot = await run(operations, {"plan": "p", "order": "graph", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "steps": steps})
     assert snapshot.status == "COMPLETED"
 
 
 @pytest.mark.parametrize("size", [300_000, 3_000_000])
 async def test_a_checkpoint_that_is_too_large_fails_its_step(store: str, size: int) -> None:
     step = {"id": "a", "python": {"call": "support.engine_steps:checkpoint", "args": {"state": "x" * 10}}}
-    big = {"id": "a", "python": python("import runwright as rw\nrw.current_step().checkpoint('x' * size)", size=size)}
+    big = {
+        "id": "a",
+        "python": python_inputs("import runwright as rw\nrw.current_step().checkpoint('x' * size)", size=size),
+    }
     async with engine(store) as operations:
-        assert (await run(operations, {"plan": "p", "steps": [step]})).status == "COMPLETED"
-        snapshot = await run(operations, {"plan": "p", "steps": [big]})
+        assert (await run_plan(operations, {"plan": "p", "steps": [step]})).status == "COMPLETED"
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [big]})
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "PAYLOAD_TOO_LARGE"
@@ -218,14 +235,14 @@ async def test_a_step_that_was_given_up_cannot_write_into_its_run_any_more(store
                 {"plan": "p", "steps": [{"id": "a", "python": {"call": "support.engine_steps:checkpoint_for_ever"}}]}
             )
         )
-        await event(operations, run_id, "CheckpointWritten", "a", 3)
+        await wait_for_event(operations, run_id, "CheckpointWritten", "a", 3)
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "x"})
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
         await asyncio.sleep(0.3)
         assert (await operations.log.snapshot(run_id)).last_event_seq == snapshot.last_event_seq
     end = lines.index("StepFailed a KILLED")
-    assert only(lines[end:], "CheckpointWritten") == []
+    assert lines_of_types(lines[end:], "CheckpointWritten") == []
 
 
 async def test_a_step_that_was_given_up_is_told_so_when_it_next_asks_for_something(store: str) -> None:
@@ -239,9 +256,9 @@ async def test_a_step_that_was_given_up_is_told_so_when_it_next_asks_for_somethi
                 {"plan": "p", "steps": [{"id": "a", "python": {"call": "support.engine_steps:checkpoint_for_ever"}}]}
             )
         )
-        await event(operations, run_id, "CheckpointWritten", "a", 3)
+        await wait_for_event(operations, run_id, "CheckpointWritten", "a", 3)
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "x"})
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
 
     async def none_left() -> bool:
         return not [t for t in threading.enumerate() if t.name.startswith("step thread") and t.name not in names]
@@ -252,7 +269,7 @@ async def test_a_step_that_was_given_up_is_told_so_when_it_next_asks_for_somethi
 async def test_a_tool_that_cannot_be_found_fails_its_step(store: str) -> None:
     steps = [{"id": "a", "python": {"call": "support.engine_steps:nosuch"}}]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "CALL_NOT_FOUND"
 
@@ -260,6 +277,6 @@ async def test_a_tool_that_cannot_be_found_fails_its_step(store: str) -> None:
 async def test_inputs_that_do_not_fit_once_filled_in_fail_their_step(store: str) -> None:
     step = {"id": "a", "python": {"call": "support.engine_steps:echo", "args": "{{ params.c }}"}}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "params": {"c": 5}, "steps": [step]})
+        snapshot = await run_plan(operations, {"plan": "p", "params": {"c": 5}, "steps": [step]})
     assert snapshot.root_cause is not None
     assert (snapshot.root_cause.step_id, snapshot.root_cause.code) == ("a", "INVALID_STEP_SCHEMA")

@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 from runwright.contract.timestamps import to_micros
-from support.engine import ended, engine, event, held, once, only, python, run, sleep, statuses, step_of, story
+from support.engine import (
+    engine,
+    event_lines,
+    fail_once_inputs,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    sleep_inputs,
+    statuses,
+    step_of,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
 
 @pytest.fixture
@@ -28,9 +41,9 @@ async def test_a_step_is_tried_as_often_as_its_policy_says(
         },
     }
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
         assert await operations.result(snapshot.run_id, "a") == 7
-        lines = await story(operations, snapshot.run_id)
+        lines = await event_lines(operations, snapshot.run_id)
         records = await operations.log.read(snapshot.run_id)
     assert lines == [
         "RunQueued",
@@ -58,10 +71,10 @@ async def test_a_step_is_tried_as_often_as_its_policy_says(
 
 
 async def test_a_step_whose_attempts_are_used_up_fails_the_run(store: str) -> None:
-    step = {"id": "a", "retry": {"maxAttempts": 3, "initial": 0}, "python": python("1 / 0")}
+    step = {"id": "a", "retry": {"maxAttempts": 3, "initial": 0}, "python": python_inputs("1 / 0")}
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
-        assert len(only(await story(operations, snapshot.run_id), "StepStarted")) == 3
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
+        assert len(lines_of_types(await event_lines(operations, snapshot.run_id), "StepStarted")) == 3
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert (snapshot.root_cause.step_id, snapshot.root_cause.code) == ("a", "STEP_RAISED")
@@ -75,8 +88,8 @@ async def test_an_error_that_says_so_is_not_retried(store: str) -> None:
         "python": {"call": "support.engine_steps:fail_without_retry"},
     }
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
-        failed = await event(operations, snapshot.run_id, "StepFailed", "a")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
+        failed = await wait_for_event(operations, snapshot.run_id, "StepFailed", "a")
     error = step_of(snapshot, "a").error
     assert error is not None
     assert (error.code, error.message, error.retryable, error.category) == (
@@ -93,18 +106,18 @@ async def test_while_a_step_waits_for_its_retry_the_run_says_so(store: str, tmp_
     step = {
         "id": "a",
         "retry": {"maxAttempts": 2, "initial": "30s", "jitter": False},
-        "python": once(tmp_path / "calls"),
+        "python": fail_once_inputs(tmp_path / "calls"),
     }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
-        await event(operations, run_id, "StepRetryScheduled", "a")
+        await wait_for_event(operations, run_id, "StepRetryScheduled", "a")
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "RETRYING")
         assert step_of(snapshot, "a").status == "FAILED"
         decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})  # brings it forward
         assert (decision.decision, decision.engine_result) == ("ACCEPTED", "RETRYING")
-        snapshot = await ended(operations, run_id)
-        started = await event(operations, run_id, "StepStarted", "a", 2)
+        snapshot = await wait_for_end(operations, run_id)
+        started = await wait_for_event(operations, run_id, "StepStarted", "a", 2)
     assert snapshot.status == "COMPLETED"
     assert (started.payload or {})["forcedBy"] == decision.signal_id
 
@@ -126,18 +139,18 @@ async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(store: str,
     if kind == "isolation":
         step["class"] = "isolation"
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step]})
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
+        lines = await event_lines(operations, snapshot.run_id)
         assert snapshot.status == "COMPLETED", lines
         assert await operations.result(snapshot.run_id, "a") in ("done", ["done"])
-        failed = await event(operations, snapshot.run_id, "StepFailed", "a")
+        failed = await wait_for_event(operations, snapshot.run_id, "StepFailed", "a")
     error = (failed.payload or {})["error"]
     assert (error["code"], error["retryable"]) == ("STEP_TIMEOUT", True)
 
 
 async def test_a_wait_that_is_longer_than_its_timeout_fails(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [{"id": "a", "wait": "60s", "timeout": "0.2s"}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", "wait": "60s", "timeout": "0.2s"}]})
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
@@ -145,7 +158,7 @@ async def test_a_wait_that_is_longer_than_its_timeout_fails(store: str) -> None:
 
 async def test_a_wait_with_a_value_that_is_no_duration_fails_its_step(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run(
+        snapshot = await run_plan(
             operations, {"plan": "p", "params": {"long": "soon"}, "steps": [{"id": "a", "wait": "{{ params.long }}"}]}
         )
     assert snapshot.status == "FAILED"
@@ -155,15 +168,15 @@ async def test_a_wait_with_a_value_that_is_no_duration_fails_its_step(store: str
 
 async def test_a_run_that_takes_too_long_fails_with_its_steps_ended_before_it(store: str, tmp_path: Path) -> None:
     steps = [
-        {"id": "slow", "python": held(tmp_path / "never")},
+        {"id": "slow", "python": wait_for_file_inputs(tmp_path / "never")},
         {"id": "waits", "wait": "60s"},
-        {"id": "each", "foreach": [1, 2, 3], "python": held(tmp_path / "never")},
+        {"id": "each", "foreach": [1, 2, 3], "python": wait_for_file_inputs(tmp_path / "never")},
         {"id": "done", "noop": {}},
         {"id": "after", "dependsOn": ["slow"], "noop": {}},
     ]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "timeout": "0.5s", "steps": steps})
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, {"plan": "p", "timeout": "0.5s", "steps": steps})
+        lines = await event_lines(operations, snapshot.run_id)
         records = await operations.log.read(snapshot.run_id)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
@@ -190,9 +203,14 @@ async def test_a_run_that_takes_too_long_fails_with_its_steps_ended_before_it(st
 
 
 async def test_a_run_that_only_waits_for_an_operator_times_out_as_well(store: str) -> None:
-    plan = {"plan": "p", "onFailure": "wait", "timeout": "0.4s", "steps": [{"id": "a", "python": python("1 / 0")}]}
+    plan = {
+        "plan": "p",
+        "onFailure": "wait",
+        "timeout": "0.4s",
+        "steps": [{"id": "a", "python": python_inputs("1 / 0")}],
+    }
     async with engine(store, park_after=0.0) as operations:
-        snapshot = await run(operations, plan)
+        snapshot = await run_plan(operations, plan)
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "RUN_TIMEOUT"
 
@@ -205,14 +223,14 @@ async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -
         "timeout": "0.2s",
         "python": {"call": "support.engine_steps:ignore_stop", "args": {"file": str(go)}},
     }
-    other = {"plan": "q", "steps": [{"id": "b", "python": sleep(0.01)}]}
+    other = {"plan": "q", "steps": [{"id": "b", "python": sleep_inputs(0.01)}]}
     async with engine(store, stop_grace=0.2) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
-        assert (await run(operations, other)).status == "COMPLETED"  # others go on meanwhile
-        snapshot = await ended(operations, run_id)
+        assert (await run_plan(operations, other)).status == "COMPLETED"  # others go on meanwhile
+        snapshot = await wait_for_end(operations, run_id)
         count = snapshot.last_event_seq
         go.touch()
-        await run(operations, other)
+        await run_plan(operations, other)
         assert (await operations.log.snapshot(run_id)).last_event_seq == count
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
@@ -227,7 +245,7 @@ async def test_an_attempt_that_was_given_up_writes_no_checkpoints_any_more(
     step = {"id": "a", "timeout": "0.7s", "retry": {"maxAttempts": 2, "initial": 0}, "python": work}
     async with engine(store, stop_grace=0.2) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
-        await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     after = lines[lines.index("StepFailed a STEP_TIMEOUT") :]
-    assert only(after, "CheckpointWritten") == []
+    assert lines_of_types(after, "CheckpointWritten") == []

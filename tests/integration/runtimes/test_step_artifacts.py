@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runwright.contract.refs import ArtifactRef
-from support.engine import engine, event, run, step_of
+from support.engine import engine, run_plan, step_of, wait_for_event
 
 REPORT = {"call": "support.engine_steps:keep_report", "args": {"text": "all is well"}}
 READ = {"call": "support.engine_steps:read_artifact", "args": {"ref": "{{ steps.make.result }}"}}
@@ -26,13 +26,13 @@ async def test_a_step_keeps_a_file_and_another_reads_it(store_url: str, step_cla
         {"id": "read", "class": step_class, "python": READ},
     ]
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         assert await operations.result(snapshot.run_id, "read") == "all is well"
         (kept,) = step_of(snapshot, "make").artifacts
         assert (kept.kind, kept.size_bytes) == ("report", 11)
         assert snapshot.artifacts == (kept,), "the run's end names what its steps made"
-        ended = await event(operations, snapshot.run_id, "RunCompleted")
+        ended = await wait_for_event(operations, snapshot.run_id, "RunCompleted")
         assert len((ended.payload or {})["artifactRefs"]) == 1
 
 
@@ -44,7 +44,7 @@ async def test_artifact_steps_put_and_get(tmp_path: Path) -> None:
         {"id": "by_name", "artifact": {"get": "{{ steps.keep.result.uri }}", "to": "copy2.txt"}},
     ]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         assert await operations.result(snapshot.run_id, "fetch") == {"path": "copy.txt", "sizeBytes": 5}
     assert (tmp_path / "copy.txt").read_text() == (tmp_path / "copy2.txt").read_text() == "hello"
@@ -70,14 +70,14 @@ async def test_a_missing_file_and_a_damaged_artifact_fail_their_steps(tmp_path: 
         {"id": "keep", "artifact": {"put": "nothing.txt"}},
     ]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert "No such file" in step_of(snapshot, "keep").error.message
         steps = [
             {"id": "make", "python": REPORT},
             {"id": "spoil", "shell": "find .runwright/artifacts -type f -exec sh -c 'echo x >> {}' ';'"},
             {"id": "read", "python": READ},
         ]
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         error = step_of(snapshot, "read").error
         assert error.code == "REFERENCE_NOT_AVAILABLE"
         assert "damaged" in error.message
@@ -99,10 +99,10 @@ async def test_a_step_may_say_how_it_ended_and_what_it_made(step_class: str) -> 
 
     made = ArtifactRef("s3://elsewhere/report", "report", "0" * 64, 7)
     async with engine("memory://") as operations:
-        good = await run(operations, step("SUCCESS"))
+        good = await run_plan(operations, step("SUCCESS"))
         assert await operations.result(good.run_id, "s") == {"rows": 3}
         assert step_of(good, "s").artifacts == (made,)
-        bad = await run(operations, step("FAILED"))
+        bad = await run_plan(operations, step("FAILED"))
         assert step_of(bad, "s").error.code == "NO_STOCK"
         assert step_of(bad, "s").artifacts == (made,)
 
@@ -110,8 +110,8 @@ async def test_a_step_may_say_how_it_ended_and_what_it_made(step_class: str) -> 
 async def test_artifacts_of_iterations_are_in_the_log(tmp_path: Path) -> None:
     steps = [{"id": "each", "foreach": {"in": ["a", "b"]}, "python": {**REPORT, "args": {"text": "{{ item }}"}}}]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
-        done = await event(operations, snapshot.run_id, "LoopIterationDone", "each[1]")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
+        done = await wait_for_event(operations, snapshot.run_id, "LoopIterationDone", "each[1]")
         assert [ref["kind"] for ref in (done.payload or {})["artifactRefs"]] == ["report"]
 
 
@@ -123,7 +123,7 @@ async def test_artifacts_go_to_a_bucket_where_runwright_toml_says_so(tmp_path: P
     )
     steps = [{"id": "make", "python": REPORT}, {"id": "read", "python": READ}]
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         (kept,) = snapshot.artifacts
         assert kept.uri.startswith("s3://artifacts/")

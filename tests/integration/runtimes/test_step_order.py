@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
-from support.engine import ended, engine, event, held, only, python, reasons, run, sleep, statuses, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    skip_reasons,
+    sleep_inputs,
+    statuses,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 
-FAIL = python("1 / 0")
+FAIL = python_inputs("1 / 0")
 
 
 @pytest.fixture
@@ -22,11 +34,11 @@ async def test_a_plan_without_dependencies_runs_strictly_as_declared(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["late", "b", "a", "zz", "c"]
-    steps: list[dict[str, Any]] = [{"id": name, "python": sleep(0.02)} for name in names]
+    steps: list[dict[str, Any]] = [{"id": name, "python": sleep_inputs(0.02)} for name in names]
     steps[2] = {"id": "a", "noop": {}}
     async with engine(store_url) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
-        lines = only(await story(operations, snapshot.run_id), "StepStarted", "StepCompleted")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
+        lines = lines_of_types(await event_lines(operations, snapshot.run_id), "StepStarted", "StepCompleted")
     assert snapshot.status == "COMPLETED"
     assert lines == [f"{kind} {name}" for name in names for kind in ("StepStarted", "StepCompleted")]
 
@@ -38,21 +50,21 @@ async def test_independent_branches_never_wait_for_each_other(
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
     steps = [
-        {"id": "slow", "python": held(go)},
+        {"id": "slow", "python": wait_for_file_inputs(go)},
         {"id": "after-slow", "dependsOn": ["slow"], "noop": {}},
         {"id": "b1", "noop": {}},
-        {"id": "b2", "dependsOn": ["b1"], "python": sleep(0.01)},
+        {"id": "b2", "dependsOn": ["b1"], "python": sleep_inputs(0.01)},
         {"id": "b3", "dependsOn": ["b2"], "noop": {}},
         {"id": "both", "dependsOn": ["b3", "after-slow"], "noop": {}},
     ]
     async with engine(durable_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
-        await event(operations, run_id, "StepCompleted", "b3")
-        lines = await story(operations, run_id)
+        await wait_for_event(operations, run_id, "StepCompleted", "b3")
+        lines = await event_lines(operations, run_id)
         assert "StepCompleted slow" not in lines
         assert "StepStarted both" not in lines
         go.touch()
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
 
 
@@ -60,24 +72,24 @@ async def test_ready_steps_start_in_the_order_of_declaration(store: str) -> None
     steps: list[dict[str, Any]] = [{"id": "root", "noop": {}}]
     steps += [{"id": name, "dependsOn": ["root"], "noop": {}} for name in ("z", "m", "a", "k")]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
-        started = only(await story(operations, snapshot.run_id), "StepStarted")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
+        started = lines_of_types(await event_lines(operations, snapshot.run_id), "StepStarted")
     assert started == ["StepStarted root", "StepStarted z", "StepStarted m", "StepStarted a", "StepStarted k"]
 
 
 async def test_a_false_condition_skips_the_step_and_what_depends_on_it(store: str) -> None:
     steps = [
-        {"id": "a", "python": python("0")},
+        {"id": "a", "python": python_inputs("0")},
         {"id": "b", "dependsOn": ["a"], "when": "{{ steps.a.result > 0 }}", "noop": {}},
         {"id": "c", "dependsOn": ["b"], "noop": {}},
         {"id": "d", "dependsOn": ["c", "a"], "noop": {}},
         {"id": "e", "dependsOn": ["a"], "noop": {}},
     ]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
+        lines = await event_lines(operations, snapshot.run_id)
     assert snapshot.status == "COMPLETED"
-    assert reasons(lines) == {"b": "CONDITION_FALSE", "c": "DEPENDENCY_SKIPPED", "d": "DEPENDENCY_SKIPPED"}
+    assert skip_reasons(lines) == {"b": "CONDITION_FALSE", "c": "DEPENDENCY_SKIPPED", "d": "DEPENDENCY_SKIPPED"}
     assert statuses(snapshot)["e"] == "SUCCESS"
 
 
@@ -88,8 +100,11 @@ async def test_in_a_sequential_plan_the_next_step_goes_on_after_a_false_conditio
         {"id": "c", "noop": {}},
     ]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "params": {"go": "false"}, "steps": steps})
-        assert reasons(await story(operations, snapshot.run_id)) == {"a": "CONDITION_FALSE", "b": "CONDITION_FALSE"}
+        snapshot = await run_plan(operations, {"plan": "p", "params": {"go": "false"}, "steps": steps})
+        assert skip_reasons(await event_lines(operations, snapshot.run_id)) == {
+            "a": "CONDITION_FALSE",
+            "b": "CONDITION_FALSE",
+        }
     assert snapshot.status == "COMPLETED"
     assert statuses(snapshot)["c"] == "SUCCESS"
 
@@ -97,7 +112,7 @@ async def test_in_a_sequential_plan_the_next_step_goes_on_after_a_false_conditio
 async def test_a_condition_that_cannot_be_evaluated_fails_its_step(store: str) -> None:
     steps = [{"id": "a", "noop": {}}, {"id": "b", "when": "{{ steps.a.result.rows > 0 }}", "noop": {}}]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert (snapshot.root_cause.step_id, snapshot.root_cause.code) == ("b", "EXPRESSION_ERROR")
@@ -108,7 +123,7 @@ def failing_graph(on_failure: str, go: Path) -> dict[str, Any]:
         "plan": "p",
         "onFailure": on_failure,
         "steps": [
-            {"id": "slow", "python": held(go)},
+            {"id": "slow", "python": wait_for_file_inputs(go)},
             {"id": "bad", "python": FAIL},
             {"id": "needs-bad", "dependsOn": ["bad"], "noop": {}},
             {"id": "needs-needs-bad", "dependsOn": ["needs-bad", "slow"], "noop": {}},
@@ -122,16 +137,16 @@ async def test_on_failure_fail_lets_running_steps_end_and_skips_the_rest(store: 
     go = tmp_path / "go"
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(failing_graph("fail", go)))
-        await event(operations, run_id, "StepFailed", "bad")
+        await wait_for_event(operations, run_id, "StepFailed", "bad")
         assert (await operations.log.snapshot(run_id)).status == "RUNNING"
         go.touch()
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.step_id == "bad"
     assert statuses(snapshot)["slow"] == "SUCCESS"
-    assert reasons(lines) == {
+    assert skip_reasons(lines) == {
         "needs-bad": "DEPENDENCY_FAILED",
         "needs-needs-bad": "DEPENDENCY_FAILED",
         "after-slow": "RUN_FAILED",
@@ -144,17 +159,17 @@ async def test_on_failure_continue_runs_all_that_does_not_depend_on_the_failure(
     go = tmp_path / "go"
     go.touch()
     async with engine(store) as operations:
-        snapshot = await run(operations, failing_graph("continue", go))
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, failing_graph("continue", go))
+        lines = await event_lines(operations, snapshot.run_id)
     assert snapshot.status == "FAILED"
     assert statuses(snapshot)["after-that"] == "SUCCESS"
-    assert reasons(lines) == {"needs-bad": "DEPENDENCY_FAILED", "needs-needs-bad": "DEPENDENCY_FAILED"}
+    assert skip_reasons(lines) == {"needs-bad": "DEPENDENCY_FAILED", "needs-needs-bad": "DEPENDENCY_FAILED"}
 
 
 async def test_on_failure_continue_goes_on_in_a_sequential_plan(store: str) -> None:
     steps = [{"id": "a", "python": FAIL}, {"id": "b", "noop": {}}, {"id": "c", "python": FAIL}, {"id": "d", "noop": {}}]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
     assert snapshot.status == "FAILED"
     assert statuses(snapshot) == {"a": "FAILED", "b": "SUCCESS", "c": "FAILED", "d": "SUCCESS"}
     assert snapshot.root_cause is not None
@@ -167,17 +182,17 @@ async def test_on_failure_wait_skips_nothing_until_somebody_says_so(store: str, 
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(failing_graph("wait", go)))
         for kind, step in (("StepCompleted", "after-that"), ("StepFailed", "bad")):
-            await event(operations, run_id, kind, step)
+            await wait_for_event(operations, run_id, kind, step)
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "embedded/WAITING_OPERATOR")
-        assert reasons(await story(operations, run_id)) == {}
+        assert skip_reasons(await event_lines(operations, run_id)) == {}
 
         skipped = await operations.signal(run_id, "SKIP_STEP", {"stepId": "bad"})
         assert (skipped.decision, skipped.engine_result) == ("ACCEPTED", "SKIPPED")
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert snapshot.status == "COMPLETED"
-    assert reasons(lines) == {"bad": "OPERATOR_SKIP"}  # which does not propagate
+    assert skip_reasons(lines) == {"bad": "OPERATOR_SKIP"}  # which does not propagate
     assert "StepSkipped bad #2 OPERATOR_SKIP" in lines
     assert statuses(snapshot)["needs-needs-bad"] == "SUCCESS"
 
@@ -187,10 +202,10 @@ async def test_cancelling_a_run_that_waits_for_an_operator_skips_the_rest(store:
     go.touch()
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(failing_graph("wait", go)))
-        await event(operations, run_id, "StepCompleted", "after-that")
+        await wait_for_event(operations, run_id, "StepCompleted", "after-that")
         await operations.signal(run_id, "CANCEL")
-        snapshot = await ended(operations, run_id)
-        assert reasons(await story(operations, run_id)) == {
+        snapshot = await wait_for_end(operations, run_id)
+        assert skip_reasons(await event_lines(operations, run_id)) == {
             "needs-bad": "RUN_CANCELLED",
             "needs-needs-bad": "RUN_CANCELLED",
         }
@@ -201,7 +216,7 @@ async def test_a_plan_of_many_steps_runs_each_once(store: str) -> None:
     """More events than fit into one append, and more steps than there is room for at once."""
     steps: list[dict[str, Any]] = [{"id": f"s{n}", "noop": {}, "when": n % 3 != 0} for n in range(2500)]
     async with engine(store) as operations:
-        snapshot = await run(operations, {"plan": "p", "order": "graph", "steps": steps})
+        snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "steps": steps})
     assert snapshot.status == "COMPLETED"
     assert (snapshot.completed_steps, snapshot.skipped_steps, len(snapshot.steps)) == (1666, 834, 2500)
 
@@ -214,6 +229,6 @@ async def test_events_of_an_ended_run_verify_and_rebuild_alike(
     go.touch()
     async with engine(durable_url) as operations:
         for on_failure in ("fail", "continue"):
-            await run(operations, failing_graph(on_failure, go))
+            await run_plan(operations, failing_graph(on_failure, go))
         assert [finding async for finding in operations.log.verify()] == []
         assert (await operations.log.rebuild(check=True)).different == []

@@ -19,7 +19,18 @@ from runwright.log.builders import new_event
 from runwright.log.factory import open_log
 from runwright.log.system_clock import SystemIds
 from runwright.runtimes.event_ids import EventIdRegistry
-from support.engine import alerts, ended, engine, event, held, only, python, run, step_of, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    python_inputs,
+    run_plan,
+    step_of,
+    wait_for_alerts,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 from support.waiting import until
 
 
@@ -107,10 +118,10 @@ async def test_a_short_outage_is_waited_for(store: str, tmp_path: Path, monkeypa
 
     async with troubled(store, monkeypatch) as (operations, log):
         log.trouble = sometimes
-        snapshot = await run(operations, plan(tmp_path / "notes"))
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, plan(tmp_path / "notes"))
+        lines = await event_lines(operations, snapshot.run_id)
     assert snapshot.status == "COMPLETED"
-    assert only(lines, "StepFailed") == []
+    assert lines_of_types(lines, "StepFailed") == []
     assert len((tmp_path / "notes").read_text().splitlines()) == 3
 
 
@@ -128,8 +139,8 @@ async def test_an_append_whose_answer_was_lost_is_not_done_twice(
 
     async with troubled(store, monkeypatch) as (operations, log):
         log.after = lose_answers
-        snapshot = await run(operations, plan(tmp_path / "notes"))
-        lines = await story(operations, snapshot.run_id)
+        snapshot = await run_plan(operations, plan(tmp_path / "notes"))
+        lines = await event_lines(operations, snapshot.run_id)
     assert snapshot.status == "COMPLETED"
     assert lost > 4
     assert len(lines) == len(set(lines)) == 9
@@ -154,10 +165,10 @@ async def test_an_end_that_does_not_get_in_within_the_write_budget_fails_the_att
         run_id = await operations.start(
             operations.load(plan(tmp_path / "notes", retry={"maxAttempts": 2, "initial": "0.2s", "jitter": False}))
         )
-        failed = await event(operations, run_id, "StepFailed", "a")
+        failed = await wait_for_event(operations, run_id, "StepFailed", "a")
         (tmp_path / "back").touch()
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert snapshot.status == "COMPLETED"
     assert refused > 1
     error = (failed.payload or {})["error"]
@@ -188,10 +199,10 @@ async def test_an_end_that_may_have_got_in_is_never_followed_by_its_opposite(
         )
         await asyncio.sleep(1.0)
         log.after = lambda *_: None
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
     assert snapshot.status == "COMPLETED"
-    assert only(lines, "StepFailed") == []
+    assert lines_of_types(lines, "StepFailed") == []
     assert len((tmp_path / "notes").read_text().splitlines()) == 3
 
 
@@ -202,14 +213,14 @@ async def test_a_store_that_was_away_altogether_comes_back_and_all_runs_go_on(
     """Shorter than the lease, and longer: then it is lost, and what nobody else has taken is taken up again."""
     go = tmp_path / "go"
     documents = [
-        {"plan": "held", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]},
+        {"plan": "held", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]},
         {
             "plan": "busy",
             "steps": [
                 {
                     "id": f"s{n}",
                     "retry": {"maxAttempts": 9, "initial": "50ms"},
-                    "python": python("import time\ntime.sleep(0.05)"),
+                    "python": python_inputs("import time\ntime.sleep(0.05)"),
                 }
                 for n in range(20)
             ],
@@ -232,12 +243,12 @@ async def test_a_store_that_was_away_altogether_comes_back_and_all_runs_go_on(
     async with troubled(store, monkeypatch, lease_ttl=2.0, park_after=0.0) as (operations, log):
         operations.services.write_budget = 0.3
         found = [await operations.start(operations.load(document)) for document in documents]
-        await event(operations, found[0], "StepStarted", "a")
+        await wait_for_event(operations, found[0], "StepStarted", "a")
         log.trouble = not_written
         await asyncio.sleep(seconds)
         log.trouble = lambda *_: None
         go.touch()
-        snapshots = [await ended(operations, run_id) for run_id in found]
+        snapshots = [await wait_for_end(operations, run_id) for run_id in found]
     assert [snapshot.status for snapshot in snapshots] == ["COMPLETED"] * 4
 
 
@@ -271,10 +282,10 @@ async def test_a_signal_between_two_slices_of_a_large_append_loses_no_step(
             )
 
         log.after = signal_in_between
-        snapshot = await run(
+        snapshot = await run_plan(
             operations, {"plan": "p", "params": {"x": 0}, "order": "graph", "steps": steps}, run_id="run-1"
         )
-        processed = only(await story(operations, "run-1"), "SignalProcessed")
+        processed = lines_of_types(await event_lines(operations, "run-1"), "SignalProcessed")
     assert snapshot.status == "COMPLETED"
     assert len(notes.read_text().splitlines()) == 50
     assert slices > 1
@@ -293,7 +304,7 @@ async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, mo
             await real(*arguments)
 
         monkeypatch.setattr(operations.engine.services.results, "put", put)
-        snapshot = await run(
+        snapshot = await run_plan(
             operations,
             {
                 "plan": "p",
@@ -307,9 +318,12 @@ async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, mo
 async def test_a_step_log_that_cannot_be_written_does_not_stop_the_step(store: str, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
     async with engine(store) as operations:
-        snapshot = await run(
+        snapshot = await run_plan(
             operations,
-            {"plan": "p", "steps": [{"id": "a", "shell": "echo hello"}, {"id": "b", "python": python("print('x')")}]},
+            {
+                "plan": "p",
+                "steps": [{"id": "a", "shell": "echo hello"}, {"id": "b", "python": python_inputs("print('x')")}],
+            },
         )
     assert snapshot.status == "COMPLETED"
 
@@ -333,12 +347,12 @@ async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_p
     """A process that was kept busy for too long does not know whether it still owns its runs; nobody else took them."""
     go = tmp_path / "go"
     async with engine(store) as operations:
-        steps = [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]
+        steps = [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
-        await event(operations, run_id, "StepStarted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         operations.engine.keeper._valid_until = 0.0
         go.touch()
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert [finding async for finding in operations.log.verify(run_id)] == []
     assert snapshot.status == "COMPLETED"
 
@@ -368,15 +382,15 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
     """Of that step nothing more is said; the rest of the run goes on, and an operator can end it."""
     go, other = tmp_path / "go", tmp_path / "other"
     steps = [
-        {"id": "a", "python": held(go), "dependsOn": []},
-        {"id": "b", "python": held(other), "dependsOn": []},
+        {"id": "a", "python": wait_for_file_inputs(go), "dependsOn": []},
+        {"id": "b", "python": wait_for_file_inputs(other), "dependsOn": []},
         {"id": "c", "noop": {}, "dependsOn": ["b"]},
     ]
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
-        await event(operations, run_id, "StepStarted", "b")
+        await wait_for_event(operations, run_id, "StepStarted", "b")
         operations.engine._drivers[run_id].report(Nonsense("a"))
-        raised = await alerts(operations, run_id, "INVALID_TRANSITION")
+        raised = await wait_for_alerts(operations, run_id, "INVALID_TRANSITION")
         assert raised[0].facts == {
             "invalidTransitionDetected": True,
             "expectedState": "RUNNING",
@@ -385,11 +399,11 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
         }
         go.touch()
         other.touch()
-        await event(operations, run_id, "StepCompleted", "c")
+        await wait_for_event(operations, run_id, "StepCompleted", "c")
         ends = [record.step_id for record in await operations.log.read(run_id) if record.event_type == "StepCompleted"]
         assert ends == ["b", "c"]
         await operations.signal(run_id, "CANCEL")
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert [finding async for finding in operations.log.verify(run_id)] == []
     assert {step.step_id: step.status for step in snapshot.steps} == {"a": "FAILED", "b": "SUCCESS", "c": "SUCCESS"}
     assert snapshot.status == "CANCELLED"
@@ -403,23 +417,23 @@ class NonsenseOfTheRun(Nonsense):
 
 async def test_a_run_of_which_nothing_can_be_said_is_left_for_a_person(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    document = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    document = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(document), run_id="run-1")
-        await event(operations, run_id, "StepStarted", "a")
-        before = await story(operations, run_id)
+        await wait_for_event(operations, run_id, "StepStarted", "a")
+        before = await event_lines(operations, run_id)
         operations.engine._drivers[run_id].report(NonsenseOfTheRun("a"))
-        await alerts(operations, run_id, "INVALID_TRANSITION")
+        await wait_for_alerts(operations, run_id, "INVALID_TRANSITION")
 
         async def is_free() -> bool:
             return (await operations.log.find_run(run_id)).owner is None
 
         await until(is_free)
-        assert await story(operations, run_id) == before
-        assert (await run(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
+        assert await event_lines(operations, run_id) == before
+        assert (await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         go.touch()
         await operations.start(operations.load(document), run_id="run-1")  # whoever takes it up goes on
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         assert [finding async for finding in operations.log.verify(run_id)] == []
     assert snapshot.status == "COMPLETED"
     assert not snapshot.inconsistent
@@ -440,10 +454,12 @@ def test_an_event_keeps_its_id_until_it_is_in_the_log() -> None:
 async def test_every_event_of_a_run_has_an_id_of_its_own(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
-        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "python": held(go)}]}))
-        await event(operations, run_id, "StepStarted", "a")
+        run_id = await operations.start(
+            operations.load({"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}]})
+        )
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         go.touch()
-        await ended(operations, run_id)
+        await wait_for_end(operations, run_id)
         records = await operations.log.read(run_id)
     assert len({record.event_id for record in records}) == len(records)
     assert all(record.event_id[14] == "4" for record in records)
@@ -456,16 +472,16 @@ async def test_a_clock_that_is_set_back_harms_nobody(store: str, monkeypatch: py
         run_id = await operations.start(
             operations.load({"plan": "p", "steps": [{"id": "w", "wait": "0.3s"}, {"id": "a", "noop": {}}]})
         )
-        await event(operations, run_id, "StepDelayed", "w")
+        await wait_for_event(operations, run_id, "StepDelayed", "w")
         shift = -1_000_000
         monkeypatch.setattr(clock, "now", lambda: now() + shift)
-        snapshot = await ended(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
         records = await operations.log.read(run_id)
-        again = await run(
+        again = await run_plan(
             operations,
             {
                 "plan": "q",
-                "steps": [{"id": "a", "retry": {"maxAttempts": 2, "initial": "10ms"}, "python": python("1")}],
+                "steps": [{"id": "a", "retry": {"maxAttempts": 2, "initial": "10ms"}, "python": python_inputs("1")}],
             },
         )
     assert snapshot.status == again.status == "COMPLETED"
@@ -488,12 +504,14 @@ async def test_waiters_are_told_when_a_driver_breaks(
 
         monkeypatch.setattr(Decider, "decide", broken)
         run_id = await operations.start(
-            operations.load({"plan": "broken", "steps": [{"id": "a", "python": python("1")}, {"id": "b", "noop": {}}]})
+            operations.load(
+                {"plan": "broken", "steps": [{"id": "a", "python": python_inputs("1")}, {"id": "b", "noop": {}}]}
+            )
         )
         with pytest.raises(AssertionError, match="a fault of ours"):
             await operations.wait(run_id, 10)
-        assert len(await alerts(operations, run_id, "ENGINE_FAILED")) == 1
-        assert (await run(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
+        assert len(await wait_for_alerts(operations, run_id, "ENGINE_FAILED")) == 1
+        assert (await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         monkeypatch.setattr(Decider, "decide", real)
 
         async def free() -> bool:
@@ -501,4 +519,4 @@ async def test_waiters_are_told_when_a_driver_breaks(
 
         await until(free, "the release of the run")
         await operations.resume(run_id)
-        assert (await ended(operations, run_id)).status == "COMPLETED"
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"

@@ -9,7 +9,7 @@ import httpx
 
 from runwright.auth.roles import ALLOWED, ROLES, SCOPES, Action
 from runwright.server.rate_limit import RateLimiter
-from support.server import HELD, HELLO, Office, at, office
+from support.server import HELLO, WAITING, RunningServer, run_path, running_server
 
 
 class Route(NamedTuple):
@@ -82,7 +82,7 @@ def filled(path: str) -> str:
     return path.replace("{signalId}", SIGNAL).replace("{tokenId}", "nosuch")
 
 
-async def ask(there: Office, token: str | None, key: tuple[str, str], **more: Any) -> httpx.Response:
+async def ask(there: RunningServer, token: str | None, key: tuple[str, str], **more: Any) -> httpx.Response:
     """The answer's status and, unless it streams, its body."""
     method, path = key
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -99,16 +99,16 @@ async def ask(there: Office, token: str | None, key: tuple[str, str], **more: An
 
 
 async def test_the_table_has_every_route(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         document = await there.caller().get("/openapi.json")
         found = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
         assert found == set(ROUTES) | OPEN
 
 
 async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) -> None:
-    async with office(file_store) as there:
-        admin = await there.somebody("Admin", name="root")
-        await admin.start(HELD, context={"runId": "mine"})
+    async with running_server(file_store) as there:
+        admin = await there.caller_with("Admin", name="root")
+        await admin.start(WAITING, context={"runId": "mine"})
         service = there.service
         by = service.local_user(None, None)
         _, expired = await service.tokens.create("late", by=by, roles=["Admin"], lifetime=1e-6)
@@ -136,11 +136,11 @@ async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) 
 
 
 async def test_what_each_role_and_scope_may(file_store: str) -> None:
-    async with office(file_store) as there:
-        admin = await there.somebody("Admin", name="root")
-        await admin.start(HELD, context={"runId": "mine"})
-        holders = {role: await there.somebody(role) for role in ROLES}
-        holders |= {scope: await there.somebody(scopes=(scope,)) for scope in SCOPES}
+    async with running_server(file_store) as there:
+        admin = await there.caller_with("Admin", name="root")
+        await admin.start(WAITING, context={"runId": "mine"})
+        holders = {role: await there.caller_with(role) for role in ROLES}
+        holders |= {scope: await there.caller_with(scopes=(scope,)) for scope in SCOPES}
         rank = {"Viewer": 0, "Operator": 1, "Engineer": 2, "Admin": 3}
         for holder, caller in holders.items():
             for key, route in ROUTES.items():
@@ -158,10 +158,10 @@ async def test_what_each_role_and_scope_may(file_store: str) -> None:
 
 
 async def test_another_tenants_run_is_not_there(store: str) -> None:
-    async with office(store) as there:
-        mine = await there.somebody("Engineer", tenant="acme")
-        before = await mine.hold("mine")
-        other = await there.somebody("Admin", tenant="other", scopes=("events:server", "steps"), name="olga")
+    async with running_server(store) as there:
+        mine = await there.caller_with("Engineer", tenant="acme")
+        before = await mine.start_waiting("mine")
+        other = await there.caller_with("Admin", tenant="other", scopes=("events:server", "steps"), name="olga")
         for key, route in ROUTES.items():
             if not route.about_run:
                 continue
@@ -178,21 +178,21 @@ async def test_another_tenants_run_is_not_there(store: str) -> None:
         assert (await other.get("/v1/alerts?runId=mine", 404))["code"] == "RUN_NOT_FOUND"
         assert (await other.get("/v1/verify?runId=mine", 404))["code"] == "RUN_NOT_FOUND"
         assert {token["name"] for token in (await other.get("/v1/tokens"))["tokens"]} == {"olga"}
-        assert await mine.get(f"{at('mine')}/events") == before
+        assert await mine.get(f"{run_path('mine')}/events") == before
         await mine.signal("mine", "CANCEL")
 
 
 async def test_what_concerns_every_tenant_is_not_for_one(file_store: str) -> None:
-    async with office(file_store) as there:
-        bound = await there.somebody("Admin", tenant="acme", scopes=("metrics",))
+    async with running_server(file_store) as there:
+        bound = await there.caller_with("Admin", tenant="acme", scopes=("metrics",))
         for path in ("/v1/verify", "/v1/heads", "/metrics"):
             assert (await bound.get(path, 403))["code"] == "AUTHZ_DENIED"
         assert (await bound.post("/v1/rebuild", None, 403))["code"] == "AUTHZ_DENIED"
 
 
 async def test_an_admin_of_a_tenant_makes_tokens_for_it_alone(file_store: str) -> None:
-    async with office(file_store) as there:
-        bound = await there.somebody("Admin", tenant="acme")
+    async with running_server(file_store) as there:
+        bound = await there.caller_with("Admin", tenant="acme")
         made = await bound.post("/v1/tokens", {"name": "jane", "roles": ["Operator"]}, 201)
         assert made["details"]["tenantId"] == "acme"
         jane = there.caller(made["token"])
@@ -204,40 +204,40 @@ async def test_an_admin_of_a_tenant_makes_tokens_for_it_alone(file_store: str) -
         for token in (await bound.get("/v1/tokens"))["tokens"]:
             assert token["tenantId"] == "acme"
             assert "digest" not in token
-        await bound.ask("DELETE", f"/v1/tokens/{made['details']['tokenId']}", 204)
+        await bound.request("DELETE", f"/v1/tokens/{made['details']['tokenId']}", 204)
         assert (await jane.get("/v1/whoami", 401))["code"] == "AUTHN_FAILED"
 
 
 async def test_an_operator_runs_what_engineers_have_brought(file_store: str) -> None:
-    async with office(file_store) as there:
-        engineer, operator = await there.somebody("Engineer"), await there.somebody("Operator")
+    async with running_server(file_store) as there:
+        engineer, operator = await there.caller_with("Engineer"), await there.caller_with("Operator")
         assert (await operator.start(HELLO, 403))["code"] == "AUTHZ_DENIED"
         await engineer.run(HELLO)
         await operator.run(HELLO)
 
 
 async def test_the_store_has_no_token_in_it(file_store: str) -> None:
-    async with office(file_store) as there:
-        admin = await there.somebody("Admin")
+    async with running_server(file_store) as there:
+        admin = await there.caller_with("Admin")
         await admin.get("/v1/runs")
         secret = (admin.token or "").split("_", 2)[2].encode()  # which may have a _ in it
         await there.service.audit.flush()
-        folder = there.service.log.path.parent  # type: ignore[attr-defined]
+        folder = there.service.log.store.path.parent  # type: ignore[attr-defined]
         assert all(secret not in file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
 async def test_the_audit_tells_who_did_what_and_who_could_not(store: str) -> None:
-    async with office(store) as there:
-        admin = await there.somebody("Admin", name="root")
-        viewer = await there.somebody("Viewer", tenant="acme", name="vera")
-        engineer = await there.somebody("Engineer", tenant="acme", name="eve")
-        await engineer.start(HELD, context={"runId": "mine"})
+    async with running_server(store) as there:
+        admin = await there.caller_with("Admin", name="root")
+        viewer = await there.caller_with("Viewer", tenant="acme", name="vera")
+        engineer = await there.caller_with("Engineer", tenant="acme", name="eve")
+        await engineer.start(WAITING, context={"runId": "mine"})
         for _ in range(3):
-            await viewer.get(at("mine"))
+            await viewer.get(run_path("mine"))
         await viewer.start(HELLO, 403)
         await viewer.signal("mine", "CANCEL", 403)
         await engineer.signal("mine", "CANCEL")
-        await there.caller().get(at("mine"), 401)
+        await there.caller().get(run_path("mine"), 401)
 
         async def entries(query: str) -> list[Any]:
             return (await admin.get(f"/v1/audit?{query}"))["entries"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from support.server import served
+from support.server import server_in_thread
 
 TWO = {
     "plan": "two",
@@ -25,7 +25,7 @@ def app(request: pytest.FixtureRequest, file_store: str) -> Iterator[rw.App]:
         with rw.open(file_store) as opened:
             yield opened
         return
-    with served(file_store) as address, rw.connect(address) as connected:
+    with server_in_thread(file_store) as address, rw.connect(address) as connected:
         yield connected
 
 
@@ -112,7 +112,7 @@ def test_plans_in_plans(app: rw.App, tmp_path: Path) -> None:
 
 
 async def test_the_same_on_an_event_loop(file_store: str) -> None:
-    with served(file_store) as address:
+    with server_in_thread(file_store) as address:
         async with rw.connect_async(address) as app:
             run = await app.start(TWO)
             assert (await run.wait()).status == "COMPLETED"
@@ -130,7 +130,7 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_a_wrong_token_says_so(file_store: str) -> None:
-    with served(file_store) as address:
+    with server_in_thread(file_store) as address:
         with rw.connect(address) as app:
             app.start(TWO).wait()
         with rw.connect(address, "rwt_0123456789abcdef_nonsense") as app, pytest.raises(rw.RunwrightError) as caught:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import runwright as rw
-from support.server import at, office
+from support.server import run_path, running_server
 
 
 def event(kind: str, run: str = "r1", tenant: str = "default", **more: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def event(kind: str, run: str = "r1", tenant: str = "default", **more: Any) -> d
 
 
 async def test_one_event_is_appended_once(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         sent = event("RunQueued")
         first = await me.post("/v1/events", sent, 201)
@@ -28,7 +28,7 @@ async def test_one_event_is_appended_once(store: str) -> None:
 
 
 async def test_a_refused_event_is_a_problem(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         await me.post("/v1/events", event("RunQueued"), 201)
         assert (await me.post("/v1/events", event("RunCompleted"), 409))["code"] == "INVALID_TRANSITION"
@@ -44,7 +44,7 @@ async def test_a_refused_event_is_a_problem(store: str) -> None:
 
 @pytest.mark.parametrize("form", ["list", "object", "lines"])
 async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, form: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         events = [
             event("RunQueued"),
@@ -56,7 +56,7 @@ async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, for
         if form == "lines":
             lines = b"\n".join(msgspec.json.encode(each) for each in events)
             headers = {"content-type": "application/x-ndjson"}
-            answer = await me.ask("POST", "/v1/events", 207, content=lines, headers=headers)
+            answer = await me.request("POST", "/v1/events", 207, content=lines, headers=headers)
         else:
             answer = await me.post("/v1/events", events if form == "list" else {"events": events}, 207)
         assert [each["status"] for each in answer["results"]] == [
@@ -67,8 +67,8 @@ async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, for
             "appended",
         ]
         assert answer["results"][2]["code"] == "INVALID_TRANSITION"
-        assert (await me.get(f"{at('r1')}/status"))["status"] == "PENDING"
-        assert (await me.get(f"{at('r2')}/status"))["status"] == "RUNNING"
+        assert (await me.get(f"{run_path('r1')}/status"))["status"] == "PENDING"
+        assert (await me.get(f"{run_path('r2')}/status"))["status"] == "RUNNING"
         assert (await me.post("/v1/events", [], 200))["results"] == []
 
 
@@ -89,7 +89,7 @@ async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, for
     ],
 )
 async def test_what_is_no_event(file_store: str, body: bytes) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         answer = await me.http.post("/v1/events", content=body, headers={"content-type": "application/json"})
         assert answer.status_code == 400, answer.text
@@ -98,9 +98,9 @@ async def test_what_is_no_event(file_store: str, body: bytes) -> None:
 
 
 async def test_a_tenant_writes_its_own_events_alone(store: str) -> None:
-    async with office(store) as there:
-        mine = await there.somebody(scopes=("events:server",), tenant="acme")
-        other = await there.somebody(scopes=("events:server",), tenant="other")
+    async with running_server(store) as there:
+        mine = await there.caller_with(scopes=("events:server",), tenant="acme")
+        other = await there.caller_with(scopes=("events:server",), tenant="other")
         await mine.post("/v1/events", event("RunQueued", tenant="acme"), 201)
         named = await other.post("/v1/events", event("RunStarted", tenant="acme"), 403)
         assert named["code"] == "AUTHZ_TENANT_FORBIDDEN"
@@ -122,9 +122,9 @@ async def test_a_tenant_writes_its_own_events_alone(store: str) -> None:
 
 
 async def test_a_worker_does_not_speak_for_the_server(store: str) -> None:
-    async with office(store) as there:
-        server = await there.somebody(scopes=("events:server",))
-        worker = await there.somebody(scopes=("events:worker",))
+    async with running_server(store) as there:
+        server = await there.caller_with(scopes=("events:server",))
+        worker = await there.caller_with(scopes=("events:worker",))
         await server.post("/v1/events", [event("RunQueued"), event("RunStarted")])
         refused = await worker.post("/v1/events", event("RunCompleted"), 403)
         assert refused["code"] == "AUTHZ_DENIED"

@@ -11,10 +11,12 @@ import pytest
 
 from runwright.contract.errors import RunwrightError
 from runwright.server.settings import ServerSettings, is_loopback, read_server_settings
-from support.server import HELLO, Office, at, office
+from support.server import HELLO, RunningServer, run_path, running_server
 
 
-async def raw(there: Office, head: bytes, *, wait: float = 10.0, body: bytes = b"", close: bool = False) -> bytes:
+async def raw(
+    there: RunningServer, head: bytes, *, wait: float = 10.0, body: bytes = b"", close: bool = False
+) -> bytes:
     """What the server sends back to these very bytes, until it closes the connection or falls silent."""
     host, port = there.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -40,7 +42,7 @@ def problem_in(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 
 async def test_every_answer_has_the_requests_id(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         own = await me.http.get("/v1/runs", headers={"x-request-id": "abc-1"})
         assert own.headers["x-request-id"] == "abc-1"
@@ -50,7 +52,7 @@ async def test_every_answer_has_the_requests_id(file_store: str) -> None:
 
 async def test_while_the_door_is_open_only_the_local_user_comes_in(file_store: str) -> None:
     """Neither a page that was given a name for this address, nor what a proxy brings, is the local user."""
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         await me.get("/v1/runs")
         for headers in ({"host": "evil.example"}, {"x-forwarded-for": "192.0.2.1"}, {"forwarded": "for=192.0.2.1"}):
@@ -60,7 +62,7 @@ async def test_while_the_door_is_open_only_the_local_user_comes_in(file_store: s
 
 
 async def test_the_door_closes_with_the_first_token(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         made = await me.post("/v1/tokens", {"name": "first", "roles": ["Admin"]}, 201)
         assert (await me.get("/v1/runs", 401))["code"] == "AUTHN_REQUIRED"
@@ -69,12 +71,12 @@ async def test_the_door_closes_with_the_first_token(file_store: str) -> None:
 
 async def test_nobody_listens_beyond_this_machine_without_tokens(file_store: str) -> None:
     with pytest.raises(RunwrightError) as caught:
-        async with office(file_store, host="0.0.0.0"):
+        async with running_server(file_store, host="0.0.0.0"):
             pass
     assert caught.value.code == "AUTHN_REQUIRED"
-    async with office(file_store) as there:
-        admin = await there.somebody("Admin")
-    async with office(file_store, host="0.0.0.0") as there:
+    async with running_server(file_store) as there:
+        admin = await there.caller_with("Admin")
+    async with running_server(file_store, host="0.0.0.0") as there:
         address = there.address.replace("0.0.0.0", "127.0.0.1")
         there.address = address
         await there.caller(admin.token).get("/v1/runs")
@@ -98,7 +100,7 @@ def test_settings_are_checked() -> None:
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
 async def test_a_page_elsewhere_cannot_post(file_store: str, kind: str | None) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         headers = {} if kind is None else {"content-type": kind}
         body = json.dumps({"plan": HELLO}).encode()
@@ -107,7 +109,7 @@ async def test_a_page_elsewhere_cannot_post(file_store: str, kind: str | None) -
 
 
 async def test_bodies_have_a_limit(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         large = {"plan": HELLO, "params": {"x": "y" * (3 << 20)}}
         assert (await me.post("/v1/runs", large, 413))["code"] == "PAYLOAD_TOO_LARGE"
@@ -138,7 +140,7 @@ async def test_bodies_have_a_limit(file_store: str) -> None:
     ],
 )
 async def test_a_body_that_is_not_what_it_should_be(file_store: str, body: Any) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         answer = await me.http.post("/v1/runs", json=body)
         assert answer.status_code in (400, 422), answer.text
@@ -147,7 +149,7 @@ async def test_a_body_that_is_not_what_it_should_be(file_store: str, body: Any) 
 
 
 async def test_numbers_that_are_none(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         for number in (b"1e999", b"NaN", b"Infinity"):
             body = (
@@ -159,8 +161,8 @@ async def test_numbers_that_are_none(file_store: str) -> None:
 
 
 async def test_one_caller_has_so_much_a_second(file_store: str) -> None:
-    async with office(file_store, rate=5) as there:
-        me, other = await there.somebody("Viewer", name="a"), await there.somebody("Viewer", name="b")
+    async with running_server(file_store, rate=5) as there:
+        me, other = await there.caller_with("Viewer", name="a"), await there.caller_with("Viewer", name="b")
         answers = [await me.http.get("/v1/whoami") for _ in range(15)]
         late = [answer for answer in answers if answer.status_code == 429]
         assert late
@@ -169,8 +171,8 @@ async def test_one_caller_has_so_much_a_second(file_store: str) -> None:
 
 
 async def test_guessing_is_slowed_down(file_store: str) -> None:
-    async with office(file_store) as there:
-        await there.somebody("Admin")
+    async with running_server(file_store) as there:
+        await there.caller_with("Admin")
         guesser = there.caller("rwt_0123456789abcdef_guess")
         codes = [(await guesser.http.get("/v1/runs")).status_code for _ in range(40)]
         assert codes[0] == 401
@@ -178,7 +180,7 @@ async def test_guessing_is_slowed_down(file_store: str) -> None:
 
 
 async def test_a_head_that_never_ends_is_cut_off(file_store: str) -> None:
-    async with office(file_store, header_seconds=0.5) as there:
+    async with running_server(file_store, header_seconds=0.5) as there:
         began = time.monotonic()
         status, problem = problem_in(await raw(there, b"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "))
         assert (status, problem["status"]) == (408, 408)
@@ -188,7 +190,7 @@ async def test_a_head_that_never_ends_is_cut_off(file_store: str) -> None:
 
 
 async def test_a_slow_body_is_cut_off(file_store: str) -> None:
-    async with office(file_store, body_seconds=0.5) as there:
+    async with running_server(file_store, body_seconds=0.5) as there:
         head = b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         status, problem = problem_in(await raw(there, head))
         assert (status, problem["code"]) == (408, "REQUEST_TIMEOUT")
@@ -203,7 +205,7 @@ async def test_a_slow_body_is_cut_off(file_store: str) -> None:
     ],
 )
 async def test_a_head_that_is_too_large_is_refused(file_store: str, head: bytes) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         status, problem = problem_in(await raw(there, head))
         assert (status, problem["status"]) == (431, 431)
         await there.caller().get("/v1/runs")
@@ -222,14 +224,14 @@ async def test_a_head_that_is_too_large_is_refused(file_store: str, head: bytes)
     ],
 )
 async def test_nonsense_on_the_wire_does_no_harm(file_store: str, head: bytes) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         answer = await raw(there, head, wait=3)
         assert answer.split()[1] in (b"400", b"404", b"505"), answer[:200]
         await there.caller().get("/v1/runs")
 
 
 async def test_a_caller_who_says_all_and_closes_its_half_gets_its_answer(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         assert b'"ok"' in await raw(there, head, close=True)
         half = b"POST /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
@@ -238,7 +240,7 @@ async def test_a_caller_who_says_all_and_closes_its_half_gets_its_answer(file_st
 
 
 async def test_more_than_it_can_take_is_sent_away(file_store: str) -> None:
-    async with office(file_store, connections=5) as there:
+    async with running_server(file_store, connections=5) as there:
         host, port = there.address.removeprefix("http://").split(":")
         held = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
         try:
@@ -252,22 +254,22 @@ async def test_more_than_it_can_take_is_sent_away(file_store: str) -> None:
 
 
 async def test_what_is_long_is_compressed(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": f"s{n}", "noop": {}} for n in range(50)]})
-        answer = await me.http.get(f"{at(run_id)}/events")
+        answer = await me.http.get(f"{run_path(run_id)}/events")
         assert answer.headers["content-encoding"] == "gzip"
         assert len(answer.json()["events"]) > 100
 
 
 async def test_a_server_that_stops_says_so_and_ends_its_streams(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         run_id = (await me.start({"plan": "p", "steps": [{"id": "w", "wait": "1h"}]}))["runId"]
         heard = asyncio.Event()
 
         async def listen() -> None:
-            async for _ in me.stream(f"{at(run_id)}/stream"):
+            async for _ in me.stream(f"{run_path(run_id)}/stream"):
                 heard.set()
 
         listening = asyncio.create_task(listen())
@@ -280,13 +282,13 @@ async def test_a_server_that_stops_says_so_and_ends_its_streams(file_store: str)
         assert (answer.status_code, problem["code"], answer.headers["retry-after"]) == (503, "SERVER_CLOSING", "1")
         there.service.broadcaster.close()
         await asyncio.wait_for(listening, 5)
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         row = await there.service.log.find_run(run_id)
         assert row.status == "RUNNING"
 
 
 async def test_figures_for_prometheus(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         await me.run()
         page = await me.get("/metrics")

@@ -11,7 +11,7 @@ import msgspec
 
 import runwright as rw
 from runwright.auth.audit import AuditFilter
-from support.server import HELLO, Caller, at, office
+from support.server import HELLO, Caller, run_path, running_server
 
 
 async def lease(worker: Caller) -> dict[str, Any]:
@@ -20,22 +20,22 @@ async def lease(worker: Caller) -> dict[str, Any]:
 
 
 async def test_a_result_that_is_said_again_is_not_another_runs(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         await me.start(HELLO, context={"runId": "one"})
         first = await lease(me)
         await me.post(f"/v1/leases/{first['leaseId']}/result?worker=w", {"result": 1})
-        assert (await me.get(f"{at('one')}?wait=30s"))["status"] == "COMPLETED"
+        assert (await me.get(f"{run_path('one')}?wait=30s"))["status"] == "COMPLETED"
         await me.start(HELLO, context={"runId": "two"})
         second = await lease(me)
         assert second["leaseId"] != first["leaseId"]
         again = await me.post(f"/v1/leases/{first['leaseId']}/result?worker=w", {"result": 1}, 409)
         assert again["code"] == "LEASE_LOST"
-        assert (await me.get(f"{at('two')}/status"))["status"] == "RUNNING"
+        assert (await me.get(f"{run_path('two')}/status"))["status"] == "RUNNING"
 
 
 async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         await me.start(HELLO, context={"runId": "r"})
         path = f"/v1/leases/{(await lease(me))['leaseId']}"
@@ -48,24 +48,24 @@ async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
             assert (await me.post(f"{path}/{what}?worker=w", body, 400))["code"], what
         error = {"code": "X" * 1000, "message": "m" * 1_500_000, "facts": {"t": "x" * 100_000}}
         await me.post(f"{path}/result?worker=w", {"error": error})
-        ended = await me.get(f"{at('r')}?wait=30s")
+        ended = await me.get(f"{run_path('r')}?wait=30s")
         assert ended["status"] == "FAILED"
         assert len(ended["steps"][0]["error"]["message"]) == 2000
 
 
 async def test_a_long_name_does_not_blind_the_audit(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
-        await me.get(at("x" * 6000), 404)
-        await me.get(at("other"), 404)
+        await me.get(run_path("x" * 6000), 404)
+        await me.get(run_path("other"), 404)
         await there.service.audit.flush()
         found = await there.service.audit.list(AuditFilter(run_id="other"))
         assert [entry.outcome for entry in found.entries] == ["DENIED"]
 
 
 async def test_who_may_not_bring_code_does_not_say_where_it_is(file_store: str) -> None:
-    async with office(file_store) as there:
-        engineer, operator = await there.somebody("Engineer"), await there.somebody("Operator")
+    async with running_server(file_store) as there:
+        engineer, operator = await there.caller_with("Engineer"), await there.caller_with("Operator")
         await engineer.run(HELLO)
         before = list(sys.path)
         denied = await operator.post("/v1/runs", {"plan": HELLO, "source": "/tmp/elsewhere/x.yaml"}, 403)
@@ -74,18 +74,18 @@ async def test_who_may_not_bring_code_does_not_say_where_it_is(file_store: str) 
 
 
 async def test_an_artifact_is_its_tenants(store: str) -> None:
-    async with office(store, steps="workers") as there:
-        ours, theirs = await there.somebody("Engineer", tenant="a"), await there.somebody("Engineer", tenant="b")
-        worker_a = await there.somebody(scopes=("steps",), tenant="a", name="wa")
-        worker_b = await there.somebody(scopes=("steps",), tenant="b", name="wb")
+    async with running_server(store, steps="workers") as there:
+        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
+        worker_a = await there.caller_with(scopes=("steps",), tenant="a", name="wa")
+        worker_b = await there.caller_with(scopes=("steps",), tenant="b", name="wb")
         await ours.start(HELLO, context={"runId": "ours"})
         path = f"/v1/leases/{(await lease(worker_a))['leaseId']}"
         headers = {"content-type": "application/octet-stream"}
-        ref = await worker_a.ask(
+        ref = await worker_a.request(
             "POST", f"{path}/artifacts?worker=w", 201, content=b"for our eyes only", headers=headers
         )
         await worker_a.post(f"{path}/result?worker=w", {"result": 1, "artifacts": [ref]})
-        await ours.get(f"{at('ours')}?wait=30s")
+        await ours.get(f"{run_path('ours')}?wait=30s")
         await theirs.start(HELLO, context={"runId": "theirs"})
         path = f"/v1/leases/{(await lease(worker_b))['leaseId']}"
         fetched = await worker_b.post(f"{path}/fetch?worker=w", ref, 404)
@@ -93,23 +93,27 @@ async def test_an_artifact_is_its_tenants(store: str) -> None:
         claimed = await worker_b.post(f"{path}/result?worker=w", {"result": 1, "artifacts": [ref]}, 400)
         assert claimed["code"] == "INVALID_ARGUMENT"
         await worker_b.post(f"{path}/result?worker=w", {"result": 1})
-        await theirs.get(f"{at('theirs')}?wait=30s")
-        assert (await theirs.get(f"{at('theirs')}/artifacts/{ref['sha256']}", 404))["code"] == "REFERENCE_NOT_AVAILABLE"
-        answer = await ours.http.get(f"{at('ours')}/artifacts/{ref['sha256']}")
+        await theirs.get(f"{run_path('theirs')}?wait=30s")
+        assert (await theirs.get(f"{run_path('theirs')}/artifacts/{ref['sha256']}", 404))[
+            "code"
+        ] == "REFERENCE_NOT_AVAILABLE"
+        answer = await ours.http.get(f"{run_path('ours')}/artifacts/{ref['sha256']}")
         assert answer.content == b"for our eyes only"
 
 
 async def test_a_hash_in_a_payload_opens_nothing(store: str) -> None:
-    async with office(store) as there:
-        ours, theirs = await there.somebody("Engineer", tenant="a"), await there.somebody("Engineer", tenant="b")
+    async with running_server(store) as there:
+        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
         run_id = await ours.run({"plan": "big", "steps": [{"id": "s", "python": {"code": "'x' * 100_000"}}]})
-        ended = next(e for e in (await ours.get(f"{at(run_id)}/events"))["events"] if e["eventType"] == "StepCompleted")
+        ended = next(
+            e for e in (await ours.get(f"{run_path(run_id)}/events"))["events"] if e["eventType"] == "StepCompleted"
+        )
         ref = ended["payload"]["resultRef"]
         plan = {"plan": "p", "steps": [{"id": "w", "wait": {"event": "x"}}]}
         await theirs.start(plan, context={"runId": "theirs"})
-        await theirs.post(f"{at('theirs')}/events/x", {"payload": {"resultRef": ref}})
-        await theirs.get(f"{at('theirs')}?wait=30s")
-        opened = await theirs.get(f"{at('theirs')}/results/{ref['sha256']}", 404)
+        await theirs.post(f"{run_path('theirs')}/events/x", {"payload": {"resultRef": ref}})
+        await theirs.get(f"{run_path('theirs')}?wait=30s")
+        opened = await theirs.get(f"{run_path('theirs')}/results/{ref['sha256']}", 404)
         assert opened["code"] == "REFERENCE_NOT_AVAILABLE"
 
 
@@ -123,25 +127,25 @@ def told(kind: str, **more: Any) -> dict[str, Any]:
 
 
 async def status(caller: Caller, run_id: str) -> str:
-    return (await caller.get(at(run_id)))["status"]
+    return (await caller.get(run_path(run_id)))["status"]
 
 
 async def test_what_a_tenant_kept_is_not_had_by_its_hash(store: str, tmp_path: Path) -> None:
     """Not in a plan, not in an event: whoever knows a hash of another tenant and names it has nothing by that."""
     (tmp_path / "secret.txt").write_text("for our eyes only")
-    async with office(store) as there:
-        ours = await there.somebody("Engineer", tenant="a")
-        theirs = await there.somebody("Engineer", tenant="b", scopes=("events:server", "events:worker"))
+    async with running_server(store) as there:
+        ours = await there.caller_with("Engineer", tenant="a")
+        theirs = await there.caller_with("Engineer", tenant="b", scopes=("events:server", "events:worker"))
         run_id = await ours.run(KEEPS)
-        (kept,) = (await ours.get(f"{at(run_id)}/artifacts"))["artifacts"]
+        (kept,) = (await ours.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
         big = await ours.run(BIG)
-        events = (await ours.get(f"{at(big)}/events"))["events"]
+        events = (await ours.get(f"{run_path(big)}/events"))["events"]
         plan_ref = next(e["payload"]["planRef"] for e in events if e["eventType"] == "RunStarted")
         value = next(e["payload"]["resultRef"] for e in events if e["eventType"] == "StepCompleted")
 
         gets = {"plan": "p", "steps": [{"id": "s", "artifact": {"get": kept["artifact"], "to": "stolen.txt"}}]}
         stolen = await theirs.run(gets)
-        assert (await theirs.get(at(stolen)))["steps"][0]["error"]["code"] == "REFERENCE_NOT_AVAILABLE"
+        assert (await theirs.get(run_path(stolen)))["steps"][0]["error"]["code"] == "REFERENCE_NOT_AVAILABLE"
         assert not (tmp_path / "stolen.txt").exists()
         runs = {"plan": "p", "steps": [{"id": "s", "plan": {"ref": plan_ref["uri"]}}]}
         assert (await theirs.post("/v1/runs", {"plan": runs}, 404))["code"] == "PLAN_NOT_FOUND"
@@ -153,15 +157,15 @@ async def test_what_a_tenant_kept_is_not_had_by_its_hash(store: str, tmp_path: P
                 told("StepCompleted", step_id="s", payload={"resultRef": value, "artifactRefs": [kept["artifact"]]}),
             ],
         )
-        assert (await theirs.get(f"{at('told')}/plan", 404))["code"] == "PLAN_NOT_FOUND"
+        assert (await theirs.get(f"{run_path('told')}/plan", 404))["code"] == "PLAN_NOT_FOUND"
         for way in (f"results/{value['sha256']}", "results/s", f"artifacts/{kept['artifact']['sha256']}"):
-            assert (await theirs.get(f"{at('told')}/{way}", 404))["code"] == "REFERENCE_NOT_AVAILABLE", way
+            assert (await theirs.get(f"{run_path('told')}/{way}", 404))["code"] == "REFERENCE_NOT_AVAILABLE", way
 
         # and all of it is there for its own
         assert await status(ours, await ours.run(gets)) == await status(ours, await ours.run(runs)) == "COMPLETED"
         assert (tmp_path / "stolen.txt").read_text() == "for our eyes only"
-        assert (await ours.get(f"{at(big)}/plan"))["metadata"]["planId"] == "big"
-        assert await ours.get(f"{at(big)}/results/{value['sha256']}") == "x" * 100_000
+        assert (await ours.get(f"{run_path(big)}/plan"))["metadata"]["planId"] == "big"
+        assert await ours.get(f"{run_path(big)}/results/{value['sha256']}") == "x" * 100_000
 
 
 async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
@@ -173,19 +177,22 @@ async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
         "workbook": [{"name": "each", "loop": loop, "tool": {"kind": "noop"}}],
         "workflow": [{"step": "s", "tool": {"kind": "workbook", "name": "each"}}],
     }
-    async with office(file_store) as there:
-        ours, theirs = await there.somebody("Engineer", tenant="a"), await there.somebody("Engineer", tenant="b")
+    async with running_server(file_store) as there:
+        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
         run_id = await ours.run(playbook)
         child = next(run for run in (await ours.get("/v1/runs"))["runs"] if run["runId"] != run_id)
-        started = (await ours.get(f"{at(child['runId'])}/events?eventType=RunStarted"))["events"][0]
+        started = (await ours.get(f"{run_path(child['runId'])}/events?eventType=RunStarted"))["events"][0]
         part = {"plan": "p", "steps": [{"id": "s", "plan": {"ref": started["payload"]["planRef"]["uri"]}}]}
         assert (await theirs.post("/v1/runs", {"plan": part}, 404))["code"] == "PLAN_NOT_FOUND"
         assert await status(ours, await ours.run(part)) == "COMPLETED"
 
 
 async def test_a_token_that_was_refused_is_no_grant(file_store: str) -> None:
-    async with office(file_store) as there:
-        root, admin = await there.somebody("Admin", name="root"), await there.somebody("Admin", tenant="a", name="ann")
+    async with running_server(file_store) as there:
+        root, admin = (
+            await there.caller_with("Admin", name="root"),
+            await there.caller_with("Admin", tenant="a", name="ann"),
+        )
         await admin.post("/v1/tokens", {"name": "x", "roles": ["System"]}, 403)
         await admin.post("/v1/tokens", {"name": "x", "roles": ["Viewer"], "tenantId": "b"}, 403)
         entries = (await root.get("/v1/audit?actorId=ann"))["entries"]
@@ -193,14 +200,14 @@ async def test_a_token_that_was_refused_is_no_grant(file_store: str) -> None:
 
 
 async def test_names_that_callers_make_up_are_no_labels(file_store: str) -> None:
-    async with office(file_store) as there:
-        admin = await there.somebody("Admin")
+    async with running_server(file_store) as there:
+        admin = await there.caller_with("Admin")
         await there.caller().get("/v1/runs/made-up", 401)
         assert "made-up" not in await admin.get("/metrics")
 
 
 async def test_a_page_elsewhere_does_not_act_through_the_local_user(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         headers = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
         assert (await me.post("/v1/rebuild?check=false", None, 401, headers=headers))["code"] == "AUTHN_REQUIRED"
@@ -208,7 +215,7 @@ async def test_a_page_elsewhere_does_not_act_through_the_local_user(file_store: 
 
 
 async def test_odd_requests_get_plain_answers(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         run_id = await me.run(HELLO, context={"runId": "r"})
         deep = b'{"plan": ' + b"[" * 20_000
@@ -219,10 +226,10 @@ async def test_odd_requests_get_plain_answers(store: str) -> None:
         astral = "\U0001f600" * 500
         long = await me.post("/v1/runs", {"plan": HELLO, "runRequestId": astral, "context": {"projectId": astral}}, 400)
         assert long["code"] == "INVALID_ARGUMENT"
-        assert (await me.get(f"{at(run_id)}/events?afterSeq=9007199254740992"))["lastEventSeq"] == 5
-        assert (await me.get(f"{at(run_id)}/logs?after=zzz", 400))["code"] == "INVALID_ARGUMENT"
-        head = await me.http.head(at(run_id))
+        assert (await me.get(f"{run_path(run_id)}/events?afterSeq=9007199254740992"))["lastEventSeq"] == 5
+        assert (await me.get(f"{run_path(run_id)}/logs?after=zzz", 400))["code"] == "INVALID_ARGUMENT"
+        head = await me.http.head(run_path(run_id))
         assert (head.status_code, head.content) == (200, b"")
         wrong = await me.http.get("/v1/events")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-        assert "atSeq" in (await me.get(f"{at(run_id)}?atSeq=-1", 400))["detail"]
+        assert "atSeq" in (await me.get(f"{run_path(run_id)}?atSeq=-1", 400))["detail"]

@@ -7,73 +7,73 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runwright.contract.noetl.checker import NoetlChecker
-from support.playbooks import code, noop, playbook, to
-from support.server import at, office
+from support.playbooks import arcs_to, noop, playbook, python_task
+from support.server import run_path, running_server
 from support.waiting import until
 
 
 async def test_a_playbook_is_started_and_read_in_both_words(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         loop = {"in": "{{ xs }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
         document = playbook(
-            {"step": "a", "loop": loop, "tool": noop("{{ iter.x }}"), "next": to("b")},
+            {"step": "a", "loop": loop, "tool": noop("{{ iter.x }}"), "next": arcs_to("b")},
             {"step": "b", "tool": noop()},
             workload={"xs": [1]},
         )
         run_id = await me.run(document, params={"xs": [1, 2, 3]})
-        ended = await me.get(at(run_id))
+        ended = await me.get(run_path(run_id))
         assert (ended["status"], [step["stepId"] for step in ended["steps"]]) == ("COMPLETED", ["a", "b"])
-        words = await me.get(f"{at(run_id)}/events?format=noetl")
+        words = await me.get(f"{run_path(run_id)}/events?format=noetl")
         assert NoetlChecker().check(words["events"]) == []
-        ours = await me.get(f"{at(run_id)}/events")
+        ours = await me.get(f"{run_path(run_id)}/events")
         assert [event["seq"] for event in words["events"]] == [event["runSeq"] for event in ours["events"]]
-        one = await me.get(f"{at(run_id)}/events?format=noetl&eventType=next.evaluated&stepId=a")
+        one = await me.get(f"{run_path(run_id)}/events?format=noetl&eventType=next.evaluated&stepId=a")
         assert one["events"][0]["event_type"] == "next.evaluated"
         assert one["events"][0]["payload"]["selected"] == [{"step": "b"}]
 
 
 async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
-        large = {**code("result = ['x' * 100] * 1000"), "spec": {"result": {"preview_max_bytes": 10}}}
+        large = {**python_task("result = ['x' * 100] * 1000"), "spec": {"result": {"preview_max_bytes": 10}}}
         run_id = await me.run(playbook({"step": "a", "tool": [{"big": large}]}))
         events = await me.get(
-            f"{at(run_id)}/events?format=noetl&eventType=ResultStored&stepId={quote('a/big', safe='')}"
+            f"{run_path(run_id)}/events?format=noetl&eventType=ResultStored&stepId={quote('a/big', safe='')}"
         )
         (stored,) = events["events"]
         assert (stored["event_type"], stored["entity_type"]) == ("result.stored", "result")
         assert (stored["entity_id"], stored["parent_id"]) == ("task:big:attempt:1", "task:big:run:1")
         ref = stored["payload"]["result_ref"]
         for name in (quote(ref["ref"], safe=""), ref["meta"]["sha256"], "a"):
-            assert await me.get(f"{at(run_id)}/results/{name}") == ["x" * 100] * 1000
+            assert await me.get(f"{run_path(run_id)}/results/{name}") == ["x" * 100] * 1000
         other = await me.run(playbook({"step": "a", "tool": noop()}))
-        await me.get(f"{at(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
+        await me.get(f"{run_path(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
 
         async def away(key: str) -> bytes:
             raise OSError(f"nobody at 10.1.2.3, where {key} should be")
 
         there.service.operations.engine.services.results.tiers._open["local"].get = away
-        problem = await me.get(f"{at(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
+        problem = await me.get(f"{run_path(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
         assert problem["code"] == "REFERENCE_NOT_AVAILABLE"
         assert "10.1.2.3" not in str(problem), "where a store is, is nobody's business out there"
 
 
 async def test_the_counts_of_a_loop_are_its_result_where_nobody_asks_for_more(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         loop = {"in": [1, 2, 3], "iterator": "x"}
         run_id = await me.run(playbook({"step": "a", "loop": loop, "tool": noop()}, {"step": "b", "tool": noop()}))
-        assert await me.get(f"{at(run_id)}/results/a") == {"total": 3, "done": 3, "failed": 0}
+        assert await me.get(f"{run_path(run_id)}/results/a") == {"total": 3, "done": 3, "failed": 0}
 
 
 async def test_a_stream_ends_with_its_playbook(file_store: str) -> None:
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         slow = {"kind": "shell", "command": "sleep 0.5"}
         run_id = (await me.start(playbook({"step": "a", "tool": slow})))["runId"]
         async with asyncio.timeout(10):  # a stream that waits for more says so after 15 s
-            told = [event async for event in me.stream(f"{at(run_id)}/stream")]
+            told = [event async for event in me.stream(f"{run_path(run_id)}/stream")]
         assert told[-1]["event"] == "RunProcessed"
 
 
@@ -98,15 +98,15 @@ FORGED = {
 
 async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: Path) -> None:
     """While a process drives the run, what its tasks, policies and arcs did is for that process to say."""
-    held = code(
+    held = python_task(
         "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nresult = 'true'"
     )
     document = playbook(
-        {"step": "a", "tool": [{"t": held}, {"u": noop("{{ t }}")}], "next": to("b")},
+        {"step": "a", "tool": [{"t": held}, {"u": noop("{{ t }}")}], "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
     )
-    async with office(store) as there:
-        me = await there.somebody("Engineer", scopes=("events:server", "events:worker"))
+    async with running_server(store) as there:
+        me = await there.caller_with("Engineer", scopes=("events:server", "events:worker"))
         await me.start(document, context={"runId": "r"})
         await until(lambda: asyncio.to_thread((tmp_path / "begun").exists))
         for number, (kind, more) in enumerate(FORGED.items()):
@@ -123,7 +123,7 @@ async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: P
             refused = await me.post("/v1/events?format=noetl", forged, 409)
             assert refused["code"] == "RUN_OWNED", kind
         (tmp_path / "go").touch()
-        assert (await me.get(f"{at('r')}?wait=30s"))["status"] == "COMPLETED"
-        assert await me.get(f"{at('r')}/results/b") == "true"
-        words = await me.get(f"{at('r')}/events?format=noetl")
+        assert (await me.get(f"{run_path('r')}?wait=30s"))["status"] == "COMPLETED"
+        assert await me.get(f"{run_path('r')}/results/b") == "true"
+        words = await me.get(f"{run_path('r')}/events?format=noetl")
         assert NoetlChecker().check(words["events"]) == []

@@ -14,14 +14,14 @@ from runwright.server.routes import worker_leases as leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from support.flaky_server import flaky_server
-from support.playbooks import HOLD, code, noop, otherwise, playbook, rules, to, when
-from support.server import Caller, at, office
+from support.playbooks import WAIT_FOR_FILE, arcs_to, noop, otherwise, playbook, python_task, rules, when
+from support.server import Caller, run_path, running_server
 from support.waiting import until
-from support.workers import Lost, leases_are_short, nothing_left, types, worker
+from support.workers import LostWorker, event_types, shorten_leases, wait_for_empty_queue, worker
 
 
 async def events(caller: Caller, run_id: str) -> list[dict[str, Any]]:
-    return (await caller.get(f"{at(run_id)}/events?limit=1000"))["events"]
+    return (await caller.get(f"{run_path(run_id)}/events?limit=1000"))["events"]
 
 
 async def workers_of(caller: Caller, run_id: str) -> dict[str, str | None]:
@@ -32,27 +32,28 @@ async def workers_of(caller: Caller, run_id: str) -> dict[str, str | None]:
 
 
 async def check(caller: Caller, run_id: str) -> None:
-    found = (await caller.get(f"{at(run_id)}/events?format=noetl&limit=1000"))["events"]
+    found = (await caller.get(f"{run_path(run_id)}/events?format=noetl&limit=1000"))["events"]
     assert NoetlChecker().check(found) == []
 
 
 async def test_a_pipeline_at_a_worker_leaves_the_same_log_as_anywhere(store: str) -> None:
     pipeline = [
-        {"one": code("result = 1")},
-        {"two": {**code("result = n + 1", n="{{ one }}"), "spec": rules(otherwise("continue"))}},
+        {"one": python_task("result = 1")},
+        {"two": {**python_task("result = n + 1", n="{{ one }}"), "spec": rules(otherwise("continue"))}},
         {"three": noop("{{ two }}")},
     ]
     document = playbook(
-        {"step": "a", "tool": pipeline, "next": to("b")}, {"step": "b", "tool": code("result = a * 10", a="{{ a }}")}
+        {"step": "a", "tool": pipeline, "next": arcs_to("b")},
+        {"step": "b", "tool": python_task("result = a * 10", a="{{ a }}")},
     )
     stories: list[list[tuple[str, str | None]]] = []
     for steps in ("here", "workers"):
-        async with office(store, steps=steps) as there, worker(there):
+        async with running_server(store, steps=steps) as there, worker(there):
             me = there.caller()
             run_id = await me.run(document)
-            assert (await me.get(at(run_id)))["status"] == "COMPLETED"
-            assert await me.get(f"{at(run_id)}/results/b") == 20
-            stories.append(await types(me, run_id))
+            assert (await me.get(run_path(run_id)))["status"] == "COMPLETED"
+            assert await me.get(f"{run_path(run_id)}/results/b") == 20
+            stories.append(await event_types(me, run_id))
             await check(me, run_id)
             at_worker = None if steps == "here" else "w1"
             assert await workers_of(me, run_id) == {
@@ -63,7 +64,7 @@ async def test_a_pipeline_at_a_worker_leaves_the_same_log_as_anywhere(store: str
             }
             started = next(event for event in await events(me, run_id) if event["eventType"] == "StepStarted")
             assert (started.get("payload") or {}).get("worker", "/None").endswith(f"/{at_worker}")
-            await nothing_left(there)
+            await wait_for_empty_queue(there)
     assert stories[0] == stories[1]
 
 
@@ -78,29 +79,29 @@ async def test_loops_policies_and_failures_at_workers(store: str) -> None:
         {
             "step": "each",
             "loop": {"in": [1, 2, 3, 4, 5], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
-            "tool": [{"try": {**code(flaky, n="{{ iter.n }}"), "spec": retry}}, {"told": noop("{{ try * 2 }}")}],
-            "next": to("pages"),
+            "tool": [{"try": {**python_task(flaky, n="{{ iter.n }}"), "spec": retry}}, {"told": noop("{{ try * 2 }}")}],
+            "next": arcs_to("pages"),
         },
         {
             "step": "pages",
-            "tool": [{"get": {**code(pages, page="{{ iter.page | default(1) }}"), "spec": jump}}],
-            "next": to("bad"),
+            "tool": [{"get": {**python_task(pages, page="{{ iter.page | default(1) }}"), "spec": jump}}],
+            "next": arcs_to("bad"),
         },
         {
             "step": "bad",
             "loop": {"in": [1, 2, 3], "iterator": "n"},
-            "tool": code("raise ValueError('always')"),
+            "tool": python_task("raise ValueError('always')"),
             "next": {"arcs": [{"step": "end", "when": "{{ event.name == 'step.failed' }}"}]},
         },
         {"step": "end", "tool": noop("{{ each }}")},
     )
-    async with office(store, steps="workers") as there, worker(there, slots=4):
+    async with running_server(store, steps="workers") as there, worker(there, slots=4):
         me = there.caller()
         run_id = await me.run(document)
-        ended = await me.get(at(run_id))
+        ended = await me.get(run_path(run_id))
         assert ended["status"] == "COMPLETED", ended
-        assert await me.get(f"{at(run_id)}/results/end") == [2, 4, 6, 8, 10]
-        found = await types(me, run_id)
+        assert await me.get(f"{run_path(run_id)}/results/end") == [2, 4, 6, 8, 10]
+        found = await event_types(me, run_id)
         assert [path for kind, path in found if kind == "LoopIterationStarted"] == [
             *(f"each[{n}]" for n in range(5)),
             "bad[0]",  # the first that fails is the last
@@ -116,16 +117,19 @@ async def test_loops_policies_and_failures_at_workers(store: str) -> None:
 
 async def test_what_is_said_nearer_wins(store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": code("result = 1"), "next": to("b")},
+        {"step": "a", "tool": python_task("result = 1"), "next": arcs_to("b")},
         {
             "step": "b",
             "spec": {"dispatch": {"queue": "step"}},
-            "tool": [{"x": code("result = 1")}, {"y": {**code("result = 2"), "spec": {"dispatch": "task"}}}],
+            "tool": [
+                {"x": python_task("result = 1")},
+                {"y": {**python_task("result = 2"), "spec": {"dispatch": "task"}}},
+            ],
         },
         executor={"spec": {"dispatch": {"queue": "all"}}},
     )
     async with (
-        office(store) as there,
+        running_server(store) as there,
         worker(there, "all", queues=["all"]),
         worker(there, "step", queues=["step"]),
         worker(there, "task", queues=["task"]),
@@ -142,10 +146,10 @@ async def test_what_is_said_nearer_wins(store: str) -> None:
 async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
     loop = {"in": [1, 2, 3, 4], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 3}}
     document = playbook(
-        {"step": "a", "loop": loop, "tool": code("result = 1"), "next": to("b")},
-        {"step": "b", "tool": code("result = 2")},
+        {"step": "a", "loop": loop, "tool": python_task("result = 1"), "next": arcs_to("b")},
+        {"step": "b", "tool": python_task("result = 2")},
     )
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me = there.caller()
         run_id = (await me.start(document))["runId"]
 
@@ -154,7 +158,7 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
 
         await until(offered)
         await asyncio.sleep(0.3)
-        found = await types(me, run_id)
+        found = await event_types(me, run_id)
         assert [path for kind, path in found if kind == "LoopIterationScheduled"] == ["a[0]", "a[1]", "a[2]"]
         assert not [kind for kind, _ in found if kind in ("LoopIterationStarted", "TaskStarted")]
         await me.signal(run_id, "PAUSE")
@@ -162,18 +166,18 @@ async def test_nothing_begins_before_a_worker_comes(file_store: str) -> None:
             await asyncio.sleep(0.4)
             assert one.job_count == 0
             await me.signal(run_id, "RESUME")
-            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
-        await nothing_left(there)
+            assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        await wait_for_empty_queue(there)
 
 
 async def test_while_a_run_is_paused_no_further_task_is_offered(file_store: str, tmp_path: Path) -> None:
-    tasks = [{"x": code(HOLD, go=str(tmp_path / "go"))}, {"y": code("result = 1")}]
-    async with office(file_store, steps="workers") as there, worker(there) as one:
+    tasks = [{"x": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go"))}, {"y": python_task("result = 1")}]
+    async with running_server(file_store, steps="workers") as there, worker(there) as one:
         me = there.caller()
         run_id = (await me.start(playbook({"step": "a", "tool": tasks})))["runId"]
 
         async def has(kind: str, path: str) -> bool:
-            return (kind, path) in await types(me, run_id)
+            return (kind, path) in await event_types(me, run_id)
 
         await until(lambda: has("TaskStarted", "a/x"))
         await me.signal(run_id, "PAUSE")
@@ -184,17 +188,17 @@ async def test_while_a_run_is_paused_no_further_task_is_offered(file_store: str,
         assert not await has("TaskStarted", "a/y")
         assert await there.service.log.store.side_tables.read("task_counts") == [("DONE", 1)]  # and none is on offer
         await me.signal(run_id, "RESUME")
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(
     file_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its inputs cannot be filled in: the others that it took with it are not kept from running."""
-    bad = {**code("result = 1", n="{{ nobody.knows }}"), "spec": rules(otherwise("continue"))}
+    bad = {**python_task("result = 1", n="{{ nobody.knows }}"), "spec": rules(otherwise("continue"))}
     monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 3600)
     document = playbook({"step": "a", "tool": [{"bad": bad}, {"good": {"kind": "shell", "command": "sleep 60"}}]})
-    async with office(file_store, steps="workers") as there, worker(there, drain=0.0) as one:
+    async with running_server(file_store, steps="workers") as there, worker(there, drain=0.0) as one:
         me = there.caller()
         run_id = (await me.start(document))["runId"]
 
@@ -204,24 +208,24 @@ async def test_a_worker_does_not_wait_for_what_failed_before_it_could_begin(
         await until(begun)
         assert await there.service.log.store.side_tables.read("task_counts") == [("STARTED", 1)]
         await me.signal(run_id, "CANCEL")
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "CANCELLED"
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "CANCELLED"
 
 
 @pytest.fixture
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    leases_are_short(monkeypatch)
+    shorten_leases(monkeypatch)
 
 
 @pytest.mark.usefixtures("_short_leases")
 async def test_a_task_of_a_lost_worker_is_another_workers_and_only_that(store: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     first = {"kind": "shell", "command": f"echo x >> {mark}"}
-    second = {**code("result = 2"), "spec": {"dispatch": "second"}}
+    second = {**python_task("result = 2"), "spec": {"dispatch": "second"}}
     document = playbook({"step": "a", "loop": {"in": [1], "iterator": "n"}, "tool": [{"one": first}, {"two": second}]})
-    async with office(store, steps="workers") as there, worker(there):
+    async with running_server(store, steps="workers") as there, worker(there):
         me = there.caller()
         line = HttpTransport([there.address], None, retry_seconds=None)
-        lost = Lost(line, "lost", all_tools(), EnvironmentSecrets(), queues=["second"])
+        lost = LostWorker(line, "lost", all_tools(), EnvironmentSecrets(), queues=["second"])
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
         run_id = (await me.start(document))["runId"]
@@ -234,10 +238,10 @@ async def test_a_task_of_a_lost_worker_is_another_workers_and_only_that(store: s
         stop.set()
         await gone
         async with worker(there, "w2", queues=["second"]):
-            ended = await me.get(f"{at(run_id)}?wait=30s")
+            ended = await me.get(f"{run_path(run_id)}?wait=30s")
         assert ended["status"] == "COMPLETED"
         assert mark.read_text() == "x\n"
-        kinds = [kind for kind, _ in await types(me, run_id)]
+        kinds = [kind for kind, _ in await event_types(me, run_id)]
         assert (kinds.count("TaskStarted"), kinds.count("TaskDone"), kinds.count("LoopDone")) == (2, 2, 1)
         done = [event for event in await events(me, run_id) if event["eventType"] == "TaskDone"]
         assert [event["engineAttemptId"] for event in done] == [1, 2]
@@ -248,34 +252,34 @@ async def test_a_task_of_a_lost_worker_is_another_workers_and_only_that(store: s
 
 
 async def test_a_step_whose_task_nobody_takes_runs_out_of_time(file_store: str) -> None:
-    first = code("result = 1")
-    second = {**code("result = 2"), "spec": {"dispatch": "nobody"}}
+    first = python_task("result = 1")
+    second = {**python_task("result = 2"), "spec": {"dispatch": "nobody"}}
     retried = {
-        **code("raise ValueError('no')"),
+        **python_task("raise ValueError('no')"),
         "spec": {"dispatch": "some", **rules(when("outcome.status == 'error'", "retry", attempts=5, delay=0.6))},
     }
     limit = {"policy": {"lifecycle": {"timeout_s": 0.8}}}
     loop = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel"}}
-    async with office(file_store) as there:
+    async with running_server(file_store) as there:
         me = there.caller()
         for steps in (
             {"step": "a", "spec": limit, "tool": [{"one": first}, {"two": second}]},
             {"step": "a", "spec": limit, "tool": second, "loop": loop},
         ):
             run_id = await me.run(playbook(steps))
-            ended = await me.get(at(run_id))
+            ended = await me.get(run_path(run_id))
             assert ended["status"] == "FAILED"
             assert "STEP_TIMEOUT" in str(ended["steps"][0]["error"])
             await check(me, run_id)
-            await nothing_left(there)
+            await wait_for_empty_queue(there)
         run_id = (await me.start(playbook({"step": "a", "spec": limit, "tool": retried})))["runId"]
         async with worker(there, queues=["some"]):
 
             async def failed() -> bool:
-                return "TaskAttemptFailed" in str(await types(me, run_id))
+                return "TaskAttemptFailed" in str(await event_types(me, run_id))
 
             await until(failed)
-        ended = await me.get(f"{at(run_id)}?wait=30s")
+        ended = await me.get(f"{run_path(run_id)}?wait=30s")
         assert "STEP_TIMEOUT" in str(ended["steps"][0]["error"])
         await check(me, run_id)
 
@@ -285,19 +289,19 @@ async def test_a_large_result_and_an_artifact_are_fetched_at_the_worker(store: s
         {
             "step": "a",
             "tool": [
-                {"big": code("result = {'rows': ['x' * 1000] * 100}")},
+                {"big": python_task("result = {'rows': ['x' * 1000] * 100}")},
                 {"again": {"kind": "artifact", "action": "get", "ref": "{{ big._ref }}"}},
                 {"kept": {"kind": "artifact", "action": "put", "data": {"n": 7}}},
                 {"got": {"kind": "artifact", "action": "get", "ref": "{{ kept }}"}},
-                {"sum": code("result = [len(again['rows']), got['n']]", again="{{ again }}", got="{{ got }}")},
+                {"sum": python_task("result = [len(again['rows']), got['n']]", again="{{ again }}", got="{{ got }}")},
             ],
         }
     )
-    async with office(store, steps="workers") as there, worker(there):
+    async with running_server(store, steps="workers") as there, worker(there):
         me = there.caller()
         run_id = await me.run(document)
-        assert (await me.get(at(run_id)))["status"] == "COMPLETED", await events(me, run_id)
-        assert await me.get(f"{at(run_id)}/results/a") == [100, 7]
+        assert (await me.get(run_path(run_id)))["status"] == "COMPLETED", await events(me, run_id)
+        assert await me.get(f"{run_path(run_id)}/results/a") == [100, 7]
         assert set((await workers_of(me, run_id)).values()) == {"w1"}
 
 
@@ -312,27 +316,27 @@ async def test_what_a_task_keeps_and_is_told_is_the_same_at_a_worker(store: str)
     missing = rules(when("outcome.http.status == 404", "break"), otherwise("fail"))
     with flaky_server() as web:
         document = playbook(
-            {"step": "a", "tool": [{"a": {**code(keeps), "spec": jump}}], "next": to("l")},
+            {"step": "a", "tool": [{"a": {**python_task(keeps), "spec": jump}}], "next": arcs_to("l")},
             {
                 "step": "l",
                 "loop": {"in": [1], "iterator": "x"},
-                "tool": {**code(keeps), "spec": again},
-                "next": to("w"),
+                "tool": {**python_task(keeps), "spec": again},
+                "next": arcs_to("w"),
             },
             {
                 "step": "w",
                 "tool": {"kind": "http", "url": f"{web.url}/gone", "spec": missing},
-                "next": to("e"),
+                "next": arcs_to("e"),
             },
             {"step": "e", "tool": noop(["{{ a }}", "{{ l }}", "{{ w.data.pad | length }}"])},
         )
         results: list[Any] = []
         for steps in ("here", "workers"):
-            async with office(store, steps=steps) as there, worker(there):
+            async with running_server(store, steps=steps) as there, worker(there):
                 me = there.caller()
                 run_id = await me.run(document)
-                assert (await me.get(at(run_id)))["status"] == "COMPLETED", await events(me, run_id)
-                results.append(await me.get(f"{at(run_id)}/results/e"))
+                assert (await me.get(run_path(run_id)))["status"] == "COMPLETED", await events(me, run_id)
+                results.append(await me.get(f"{run_path(run_id)}/results/e"))
     assert results == [[None, [{"by": "l[0]/l"}], 20000]] * 2
 
 
@@ -342,61 +346,61 @@ async def test_a_mark_of_progress_outlives_its_worker(store: str, tmp_path: Path
         f"import pathlib, time\nimport runwright as rw\nstep = rw.current_step()\nmark = pathlib.Path({str(mark)!r})\n"
         "result = step.restored\nif not mark.exists():\n    step.checkpoint(7)\n    mark.touch()\n    time.sleep(60)"
     )
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         async with worker(there, "w1", drain=0.0):
-            run_id = (await me.start(playbook({"step": "a", "tool": code(keeps)})))["runId"]
+            run_id = (await me.start(playbook({"step": "a", "tool": python_task(keeps)})))["runId"]
 
             async def begun() -> bool:
                 return mark.exists()
 
             await until(begun)
         async with worker(there, "w2"):
-            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
-        assert await me.get(f"{at(run_id)}/results/a") == 7
+            assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        assert await me.get(f"{run_path(run_id)}/results/a") == 7
 
 
 async def test_a_result_of_many_megabytes_comes_from_a_worker(file_store: str) -> None:
-    async with office(file_store, steps="workers") as there, worker(there):
+    async with running_server(file_store, steps="workers") as there, worker(there):
         me = there.caller()
-        run_id = await me.run(playbook({"step": "a", "tool": code("result = 'x' * 20_000_000")}))
-        assert (await me.get(at(run_id)))["status"] == "COMPLETED"
-        assert len(await me.get(f"{at(run_id)}/results/a")) == 20_000_000
+        run_id = await me.run(playbook({"step": "a", "tool": python_task("result = 'x' * 20_000_000")}))
+        assert (await me.get(run_path(run_id)))["status"] == "COMPLETED"
+        assert len(await me.get(f"{run_path(run_id)}/results/a")) == 20_000_000
         run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": "'x' * 70_000_000"}}]})
-        assert (await me.get(at(run_id)))["status"] == "FAILED"
+        assert (await me.get(run_path(run_id)))["status"] == "FAILED"
         keeps = "import runwright as rw\nrw.current_step().checkpoint('x' * 20_000_000)"
-        run_id = await me.run(playbook({"step": "a", "tool": code(keeps)}))
-        assert "A checkpoint must have at most" in str((await me.get(at(run_id)))["steps"][0]["error"])
+        run_id = await me.run(playbook({"step": "a", "tool": python_task(keeps)}))
+        assert "A checkpoint must have at most" in str((await me.get(run_path(run_id)))["steps"][0]["error"])
 
 
 async def test_credentials_are_the_workers(file_store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WAREHOUSE", f"sqlite:///{tmp_path}/hunter2.db")
     query = {"kind": "sqlite", "auth": "WAREHOUSE", "query": "SELECT 1 AS one"}
-    async with office(file_store, steps="workers") as there, worker(there):
+    async with running_server(file_store, steps="workers") as there, worker(there):
         me = there.caller()
         run_id = await me.run(playbook({"step": "a", "tool": query}))
-        assert (await me.get(at(run_id)))["status"] == "COMPLETED", await events(me, run_id)
+        assert (await me.get(run_path(run_id)))["status"] == "COMPLETED", await events(me, run_id)
         assert "hunter2" not in str(await events(me, run_id))
 
 
 async def test_a_playbook_that_was_left_to_workers_is_driven_on_without_them(store: str) -> None:
     loop = {"in": [1, 2, 3], "iterator": "n", "spec": {"mode": "parallel"}}
     document = playbook(
-        {"step": "a", "tool": noop(1), "next": to("b", "c", mode="inclusive")},
-        {"step": "b", "loop": loop, "tool": [{"x": code("result = 1")}, {"y": code("result = 2")}]},
-        {"step": "c", "tool": code("result = 3")},
+        {"step": "a", "tool": noop(1), "next": arcs_to("b", "c", mode="inclusive")},
+        {"step": "b", "loop": loop, "tool": [{"x": python_task("result = 1")}, {"y": python_task("result = 2")}]},
+        {"step": "c", "tool": python_task("result = 3")},
     )
-    async with office(store, steps="workers", drain=0.0) as first:
+    async with running_server(store, steps="workers", drain=0.0) as first:
         run_id = (await first.caller().start(document))["runId"]
 
         async def offered() -> bool:
-            return ("LoopIterationScheduled", "b[2]") in await types(first.caller(), run_id)
+            return ("LoopIterationScheduled", "b[2]") in await event_types(first.caller(), run_id)
 
         await until(offered)
-    async with office(store) as second:
+    async with running_server(store) as second:
         me = second.caller()
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
-        found = await types(me, run_id)
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        found = await event_types(me, run_id)
         assert sum(kind == "LoopIterationScheduled" for kind, _ in found) == 3
         assert set((await workers_of(me, run_id)).values()) == {None}
         await check(me, run_id)

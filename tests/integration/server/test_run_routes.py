@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.server import HELD, HELLO, at, office
+from support.server import HELLO, WAITING, run_path, running_server
 
 
 async def test_a_run_from_its_start_to_its_end(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         started = await me.start({"plan": "two", "steps": [{"id": "a", "shell": "echo one"}, {"id": "b", "noop": {}}]})
         assert started["created"] is True
-        run = at(started["runId"])
+        run = run_path(started["runId"])
         ended = await me.get(f"{run}?wait=30s")
         assert (ended["status"], ended["completedSteps"], ended["totalSteps"]) == ("COMPLETED", 2, 2)
         assert ended["asOf"] >= ended["completedAt"]
@@ -29,9 +29,9 @@ async def test_a_run_from_its_start_to_its_end(store: str) -> None:
 
 
 async def test_events_come_by_page(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
-        run = at(await me.run())
+        run = run_path(await me.run())
         first = await me.get(f"{run}/events?limit=2")
         assert [event["runSeq"] for event in first["events"]] == [1, 2]
         rest = await me.get(f"{run}/events?afterSeq={first['nextAfterSeq']}")
@@ -39,9 +39,9 @@ async def test_events_come_by_page(store: str) -> None:
 
 
 async def test_a_run_as_it_was(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
-        run = at(await me.run())
+        run = run_path(await me.run())
         then = await me.get(f"{run}?atSeq=3")
         assert (then["status"], then["lastEventSeq"]) == ("RUNNING", 3)
         events = (await me.get(f"{run}/events"))["events"]
@@ -52,14 +52,14 @@ async def test_a_run_as_it_was(store: str) -> None:
 
 
 async def test_what_does_not_change_is_sent_once(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
-        run = at(await me.run())
+        run = run_path(await me.run())
         for path in (run, f"{run}?atSeq=3", f"{run}/plan", f"{run}/events?limit=2"):
             answer = await me.http.get(path)
             again = await me.http.get(path, headers={"if-none-match": answer.headers["etag"]})
             assert (again.status_code, again.content) == (304, b""), path
-        held = at((await me.start(HELD))["runId"])
+        held = run_path((await me.start(WAITING))["runId"])
         answer = await me.http.get(held)
         await me.signal(held.rpartition("/")[2], "PAUSE")
         changed = await me.http.get(held, headers={"if-none-match": answer.headers["etag"]})
@@ -67,7 +67,7 @@ async def test_what_does_not_change_is_sent_once(store: str) -> None:
 
 
 async def test_a_start_that_is_sent_again_is_the_same_run(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         body = {"plan": HELLO, "runRequestId": "order-1"}
         first = await me.post("/v1/runs", body, 201)
@@ -85,94 +85,96 @@ async def test_a_start_that_is_sent_again_is_the_same_run(store: str) -> None:
 
 async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
     """A duplicate, a refused start, a start by another tenant: the run goes on as it was."""
-    async with office(store) as there:
-        await there.somebody("Admin")
-        mine = await there.somebody("Engineer", tenant="acme")
-        other = await there.somebody("Engineer", tenant="other")
+    async with running_server(store) as there:
+        await there.caller_with("Admin")
+        mine = await there.caller_with("Engineer", tenant="acme")
+        other = await there.caller_with("Engineer", tenant="other")
         context = {"runId": "taken"}
-        before = await mine.hold("taken")
+        before = await mine.start_waiting("taken")
 
-        assert (await mine.start(HELD, 200, context=context))["created"] is False
+        assert (await mine.start(WAITING, 200, context=context))["created"] is False
         assert (await mine.start(HELLO, 409, context=context))["code"] == "PLAN_MISMATCH"
         assert (await mine.start({"plan": "broken", "steps": []}, 422, context=context))[
             "code"
         ] == "INVALID_PLAN_SCHEMA"
-        taken = await other.start(HELD, 409, context=context)
+        taken = await other.start(WAITING, 409, context=context)
         assert taken["code"] == "RUN_ALREADY_EXISTS"
         assert "acme" not in taken["detail"]
-        named = await other.start(HELD, 403, context={**context, "tenantId": "acme"})
+        named = await other.start(WAITING, 403, context={**context, "tenantId": "acme"})
         assert named["code"] == "AUTHZ_TENANT_FORBIDDEN"
 
-        assert await mine.get(f"{at('taken')}/events") == before
-        assert (await mine.get(f"{at('taken')}/status"))["status"] == "RUNNING"
+        assert await mine.get(f"{run_path('taken')}/events") == before
+        assert (await mine.get(f"{run_path('taken')}/status"))["status"] == "RUNNING"
         await mine.signal("taken", "CANCEL")
 
 
 async def test_steering_and_the_record_of_it(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
-        run_id = (await me.start(HELD))["runId"]
+        run_id = (await me.start(WAITING))["runId"]
         paused = await me.signal(run_id, "PAUSE", reason="a look")
         assert (paused["decision"], paused["audit"]["sourceIp"]) == ("ACCEPTED", "127.0.0.1")
-        assert (await me.get(f"{at(run_id)}/status"))["status"] == "PAUSED"
+        assert (await me.get(f"{run_path(run_id)}/status"))["status"] == "PAUSED"
         resumed = await me.signal(run_id, "RESUME")
         assert resumed["engineResult"]
         again = await me.post(
-            f"{at(run_id)}/signals", {"signalId": paused["signalId"], "signalType": "PAUSE", "reason": "a look"}
+            f"{run_path(run_id)}/signals", {"signalId": paused["signalId"], "signalType": "PAUSE", "reason": "a look"}
         )
         assert again["signalDecisionId"] == paused["signalDecisionId"]
-        other = await me.post(f"{at(run_id)}/signals", {"signalId": paused["signalId"], "signalType": "CANCEL"}, 409)
+        other = await me.post(
+            f"{run_path(run_id)}/signals", {"signalId": paused["signalId"], "signalType": "CANCEL"}, 409
+        )
         assert other["code"] == "SIGNAL_DUPLICATE"
         await me.signal(run_id, "CANCEL")
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "CANCELLED"
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "CANCELLED"
         refused = await me.signal(run_id, "PAUSE", 409)
         assert (refused["code"], refused["decision"]["decision"]) == ("RUN_TERMINAL", "REJECTED")
-        records = (await me.get(f"{at(run_id)}/decisions"))["decisions"]
+        records = (await me.get(f"{run_path(run_id)}/decisions"))["decisions"]
         assert [each["decision"] for each in records] == ["ACCEPTED", "ACCEPTED", "ACCEPTED", "REJECTED"]
-        assert records[0] == await me.get(f"{at(run_id)}/signals/{paused['signalId']}")
-        assert (await me.get(f"{at(run_id)}/signals/{there.service.log.ids.event_id()}", 404))[
+        assert records[0] == await me.get(f"{run_path(run_id)}/signals/{paused['signalId']}")
+        assert (await me.get(f"{run_path(run_id)}/signals/{there.service.log.ids.event_id()}", 404))[
             "code"
         ] == "SIGNAL_NOT_FOUND"
 
 
 async def test_an_event_that_a_step_waits_for(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         plan = {"plan": "waits", "steps": [{"id": "w", "wait": {"event": "paid"}}]}
         run_id = (await me.start(plan))["runId"]
-        sent = await me.post(f"{at(run_id)}/events/paid", {"payload": {"amount": 3}})
+        sent = await me.post(f"{run_path(run_id)}/events/paid", {"payload": {"amount": 3}})
         assert sent["decision"] == "ACCEPTED"
-        ended = await me.get(f"{at(run_id)}?wait=30s")
+        ended = await me.get(f"{run_path(run_id)}?wait=30s")
         assert ended["status"] == "COMPLETED"
 
 
 async def test_questions_and_answers(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         plan = {"plan": "asks", "steps": [{"id": "ok", "approval": {"prompt": "Go?"}}]}
         run_id = (await me.start(plan))["runId"]
-        while not (asked := (await me.get(f"{at(run_id)}/questions"))["questions"]):
+        while not (asked := (await me.get(f"{run_path(run_id)}/questions"))["questions"]):
             pass
         assert (asked[0]["stepId"], asked[0]["prompt"]) == ("ok", "Go?")
         await me.signal(run_id, "APPROVE", payload={"stepId": "ok"})
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_new_run_from_an_old_one(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         plan = {"plan": "fails", "steps": [{"id": "a", "noop": {}}, {"id": "b", "shell": "exit 3"}]}
         old = await me.run(plan, context={"projectId": "p", "environmentId": "e"})
-        made = await me.post(f"{at(old)}/rerun", {"fromStep": "b"}, 201)
+        made = await me.post(f"{run_path(old)}/rerun", {"fromStep": "b"}, 201)
         assert (made["projectId"], made["environmentId"]) == ("p", "e")
-        new = await me.get(f"{at(made['runId'])}?wait=30s")
+        new = await me.get(f"{run_path(made['runId'])}?wait=30s")
         assert (new["status"], new["originRunId"]) == ("FAILED", old)
         assert [step["status"] for step in new["steps"]] == ["SKIPPED", "FAILED"]
-        assert (await me.post(f"{at(old)}/rerun", {"fromStep": "nosuch"}, 404))["code"] == "STEP_NOT_FOUND"
+        assert (await me.post(f"{run_path(old)}/rerun", {"fromStep": "nosuch"}, 404))["code"] == "STEP_NOT_FOUND"
 
 
 async def test_entities_are_the_plans_steps_and_a_loops_iterations(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         loop = {
             "plan": "loop",
@@ -183,64 +185,66 @@ async def test_entities_are_the_plans_steps_and_a_loops_iterations(store: str) -
             ],
         }
         run_id = (await me.start(loop))["runId"]
-        async for event in me.stream(f"{at(run_id)}/stream"):
+        async for event in me.stream(f"{run_path(run_id)}/stream"):
             if event["event"] == "StepStarted" and event["data"]["stepId"] == "wait":
                 break
-        found = (await me.get(f"{at(run_id)}/entities"))["entities"]
+        found = (await me.get(f"{run_path(run_id)}/entities"))["entities"]
         assert [(each["path"], each["status"]) for each in found] == [
             ("each", "SUCCESS"),
             ("wait", "RUNNING"),
             ("never", "PENDING"),
         ]
-        page = await me.get(f"{at(run_id)}/entities?stepId=each&limit=2")
+        page = await me.get(f"{run_path(run_id)}/entities?stepId=each&limit=2")
         assert [each["path"] for each in page["entities"]] == ["each[0]", "each[1]"]
-        rest = await me.get(f"{at(run_id)}/entities?stepId=each&limit=2&cursor={page['cursor']}")
+        rest = await me.get(f"{run_path(run_id)}/entities?stepId=each&limit=2&cursor={page['cursor']}")
         assert [(each["path"], each["status"]) for each in rest["entities"]] == [("each[2]", "SUCCESS")]
         assert rest["cursor"] is None
         await me.signal(run_id, "CANCEL")
 
 
 async def test_names_of_any_kind(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         for name in ("a/b", "ä ö", "50%", "..x", "?#&", "events", "a" * 512):
             started = await me.start(HELLO, context={"runId": name})
             assert started["runId"] == name
-            assert (await me.get(f"{at(name)}?wait=30s"))["runId"] == name
-            assert (await me.get(f"{at(name)}/logs/greet"))["lines"][0]["text"] == "hello"
+            assert (await me.get(f"{run_path(name)}?wait=30s"))["runId"] == name
+            assert (await me.get(f"{run_path(name)}/logs/greet"))["lines"][0]["text"] == "hello"
 
 
 async def test_large_values_are_had_by_reference_and_only_through_their_run(store: str) -> None:
-    async with office(store) as there:
-        await there.somebody("Admin")
-        me = await there.somebody("Engineer", tenant="acme")
+    async with running_server(store) as there:
+        await there.caller_with("Admin")
+        me = await there.caller_with("Engineer", tenant="acme")
         big = {"plan": "big", "steps": [{"id": "a", "python": {"code": "result = 'x' * 100_000"}}]}
         run_id = await me.run(big)
-        ended = next(e for e in (await me.get(f"{at(run_id)}/events"))["events"] if e["eventType"] == "StepCompleted")
+        ended = next(
+            e for e in (await me.get(f"{run_path(run_id)}/events"))["events"] if e["eventType"] == "StepCompleted"
+        )
         digest = ended["payload"]["resultRef"]["sha256"]
-        assert await me.get(f"{at(run_id)}/results/{digest}") == "x" * 100_000
-        assert await me.get(f"{at(run_id)}/results/a") == "x" * 100_000
-        other = await there.somebody("Engineer", tenant="other")
+        assert await me.get(f"{run_path(run_id)}/results/{digest}") == "x" * 100_000
+        assert await me.get(f"{run_path(run_id)}/results/a") == "x" * 100_000
+        other = await there.caller_with("Engineer", tenant="other")
         theirs = await other.run()
-        assert (await other.get(f"{at(theirs)}/results/{digest}", 404))["code"] == "REFERENCE_NOT_AVAILABLE"
+        assert (await other.get(f"{run_path(theirs)}/results/{digest}", 404))["code"] == "REFERENCE_NOT_AVAILABLE"
 
 
 async def test_artifacts_are_listed_and_fetched(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         code = "import runwright as rw\nrw.current_step().keep(b'abc', 'note')"
         run_id = await me.run({"plan": "keeps", "steps": [{"id": "a", "python": {"code": code}}]})
-        (found,) = (await me.get(f"{at(run_id)}/artifacts"))["artifacts"]
+        (found,) = (await me.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
         assert (found["stepId"], found["artifact"]["kind"]) == ("a", "note")
-        answer = await me.http.get(f"{at(run_id)}/artifacts/{found['artifact']['sha256']}")
+        answer = await me.http.get(f"{run_path(run_id)}/artifacts/{found['artifact']['sha256']}")
         assert answer.content == b"abc"
 
 
 async def test_a_plan_as_yaml_and_what_is_wrong_with_it(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         run_id = await me.run("plan: hello\nsteps:\n  - {id: greet, shell: echo hi}\n")
-        assert "id: greet" in await me.get(f"{at(run_id)}/plan?format=yaml")
+        assert "id: greet" in await me.get(f"{run_path(run_id)}/plan?format=yaml")
         problem = await me.start("plan: bad\nsteps:\n  - {id: a, shel: x}\n  - {id: a, noop: {}}\n", 422)
         assert [(each["code"], each["line"]) for each in problem["errors"]] == [
             ("INVALID_STEP_SCHEMA", 3),
@@ -251,10 +255,10 @@ async def test_a_plan_as_yaml_and_what_is_wrong_with_it(store: str) -> None:
 
 
 async def test_lists_are_filtered_and_paged(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         runs = [await me.run(context={"runId": f"r{number}"}) for number in range(5)]
-        await me.start(HELD, context={"runId": "held", "tenantId": "acme"})
+        await me.start(WAITING, context={"runId": "held", "tenantId": "acme"})
 
         async def names(query: str) -> list[Any]:
             return [row["runId"] for row in (await me.get(f"/v1/runs?{query}"))["runs"]]

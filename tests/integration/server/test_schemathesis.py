@@ -24,7 +24,7 @@ schemathesis = pytest.importorskip("schemathesis")
 from schemathesis import Case, Config, GenerationMode, HookContext  # noqa: E402
 from schemathesis.engine import StopReason, events, from_schema  # noqa: E402
 
-from support.server import HELD, HELLO  # noqa: E402
+from support.server import HELLO, WAITING  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore::{HypothesisWarning.__module__}.HypothesisWarning")]
 
@@ -73,7 +73,7 @@ class Server:
         self.token_id: str = made["details"]["tokenId"]
         self.headers = {"Authorization": f"Bearer {made['token']}"}
         self.ended: str = self._post("/v1/runs", {"plan": HELLO, "context": {"runId": "done/by us"}})["runId"]
-        self.held: str = self._post("/v1/runs", {"plan": HELD, "context": {"runId": "held"}})["runId"]
+        self.held: str = self._post("/v1/runs", {"plan": WAITING, "context": {"runId": "held"}})["runId"]
         self._get(f"/v1/runs/{quote(self.ended, safe='')}?wait=30s")
 
     def _post(self, path: str, body: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from runwright.contract.errors import RunwrightError
 from runwright.control.signal_policy import read_policy
-from support.server import HELD, Caller, at, office
+from support.server import WAITING, Caller, run_path, running_server
 
 POLICY = """
 [policy]
@@ -26,61 +26,61 @@ def _policy(tmp_path: Path) -> None:
 
 
 async def confirm(caller: Caller, run_id: str, signal_id: str, expected: int = 200, decision: str = "ACCEPTED") -> Any:
-    return await caller.post(f"{at(run_id)}/signals/{signal_id}", {"decision": decision}, expected)
+    return await caller.post(f"{run_path(run_id)}/signals/{signal_id}", {"decision": decision}, expected)
 
 
 async def test_it_waits_for_somebody_else_and_then_is_done(store: str) -> None:
-    async with office(store) as there:
-        one, two = await there.somebody("Engineer", name="one"), await there.somebody("Operator", name="two")
-        await one.start(HELD, context={"runId": "r", "environmentId": "prod"})
+    async with running_server(store) as there:
+        one, two = await there.caller_with("Engineer", name="one"), await there.caller_with("Operator", name="two")
+        await one.start(WAITING, context={"runId": "r", "environmentId": "prod"})
         asked = await one.signal("r", "CANCEL", 202, reason="wrong day")
         assert (asked["decision"], asked["policyDecisionId"]) == ("REVISION_REQUIRED", "second-person/CANCEL")
-        assert (await one.get(f"{at('r')}/status"))["status"] == "RUNNING"
+        assert (await one.get(f"{run_path('r')}/status"))["status"] == "RUNNING"
         signal_id = asked["signalId"]
         again = await one.post(
-            f"{at('r')}/signals", {"signalId": signal_id, "signalType": "CANCEL", "reason": "wrong day"}, 202
+            f"{run_path('r')}/signals", {"signalId": signal_id, "signalType": "CANCEL", "reason": "wrong day"}, 202
         )
         assert again["signalDecisionId"] == asked["signalDecisionId"]
         assert (await confirm(one, "r", signal_id, 403))["code"] == "AUTHZ_DENIED"
         agreed = await confirm(two, "r", signal_id)
         assert (agreed["decision"], agreed["engineResult"]) == ("ACCEPTED", "CANCELLED")
         assert (agreed["audit"]["actorId"], agreed["reason"]) == ("two", "wrong day")
-        assert (await two.get(f"{at('r')}?wait=30s"))["status"] == "CANCELLED"
-        (record,) = (await one.get(f"{at('r')}/decisions"))["decisions"]
+        assert (await two.get(f"{run_path('r')}?wait=30s"))["status"] == "CANCELLED"
+        (record,) = (await one.get(f"{run_path('r')}/decisions"))["decisions"]
         assert (record["decision"], record["audit"]["requestedBy"]) == ("ACCEPTED", "one")
-        types = [event["eventType"] for event in (await one.get(f"{at('r')}/events"))["events"]]
+        types = [event["eventType"] for event in (await one.get(f"{run_path('r')}/events"))["events"]]
         assert types.index("SignalRevisionRequired") < types.index("SignalAccepted") < types.index("RunCancelled")
         assert (await confirm(one, "r", signal_id))["signalDecisionId"] == agreed["signalDecisionId"]
 
 
 async def test_somebody_else_may_say_no(store: str) -> None:
-    async with office(store) as there:
-        one, two = await there.somebody("Engineer", name="one"), await there.somebody("Operator", name="two")
-        await one.start(HELD, context={"runId": "r", "environmentId": "prod"})
+    async with running_server(store) as there:
+        one, two = await there.caller_with("Engineer", name="one"), await there.caller_with("Operator", name="two")
+        await one.start(WAITING, context={"runId": "r", "environmentId": "prod"})
         signal_id = (await one.signal("r", "CANCEL", 202))["signalId"]
         refused = await confirm(two, "r", signal_id, decision="REJECTED")
         assert refused["decision"] == "REJECTED"
         assert (await confirm(two, "r", signal_id, 403))["decision"]["decision"] == "REJECTED"
-        assert (await one.get(f"{at('r')}/status"))["status"] == "RUNNING"
+        assert (await one.get(f"{run_path('r')}/status"))["status"] == "RUNNING"
 
 
 async def test_who_agrees_must_be_allowed_to(store: str) -> None:
-    async with office(store) as there:
-        one, viewer = await there.somebody("Admin", name="one"), await there.somebody("Viewer", name="two")
-        other = await there.somebody("Admin", name="three", tenant="other")
-        await one.start(HELD, context={"runId": "r"})
+    async with running_server(store) as there:
+        one, viewer = await there.caller_with("Admin", name="one"), await there.caller_with("Viewer", name="two")
+        other = await there.caller_with("Admin", name="three", tenant="other")
+        await one.start(WAITING, context={"runId": "r"})
         signal_id = (await one.signal("r", "EMERGENCY_STOP", 202, payload={"reason": "fire"}))["signalId"]
         assert (await confirm(viewer, "r", signal_id, 403))["code"] == "AUTHZ_DENIED"
         assert (await confirm(other, "r", signal_id, 404))["code"] == "RUN_NOT_FOUND"
-        four = await there.somebody("Admin", name="four")
+        four = await there.caller_with("Admin", name="four")
         assert (await confirm(four, "r", signal_id))["decision"] == "ACCEPTED"  # it still waited
-        assert (await one.get(f"{at('r')}?wait=30s"))["status"] == "CANCELLED"
+        assert (await one.get(f"{run_path('r')}?wait=30s"))["status"] == "CANCELLED"
 
 
 async def test_elsewhere_one_person_is_enough(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         one = there.caller()
-        await one.start(HELD, context={"runId": "r", "environmentId": "dev"})
+        await one.start(WAITING, context={"runId": "r", "environmentId": "dev"})
         assert (await one.signal("r", "CANCEL"))["decision"] == "ACCEPTED"
         nosuch = there.service.log.ids.event_id()
         assert (await confirm(one, "r", nosuch, 404))["code"] == "SIGNAL_NOT_FOUND"

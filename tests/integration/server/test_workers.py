@@ -18,13 +18,13 @@ from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker
 from support.components import free_port
 from support.playbooks import playbook
-from support.server import Office, at, office
+from support.server import RunningServer, run_path, running_server
 from support.waiting import until
-from support.workers import Lost, leases_are_short, nothing_left, types, worker
+from support.workers import LostWorker, event_types, shorten_leases, wait_for_empty_queue, worker
 
 
 async def test_a_worker_carries_steps_out(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         plan = {
             "plan": "p",
@@ -36,10 +36,10 @@ async def test_a_worker_carries_steps_out(store: str) -> None:
         }
         async with worker(there):
             run_id = await me.run(plan)
-        ended = await me.get(at(run_id))
+        ended = await me.get(run_path(run_id))
         assert ended["status"] == "COMPLETED", ended
-        assert await me.get(f"{at(run_id)}/results/b") == 2
-        assert await types(me, run_id) == [
+        assert await me.get(f"{run_path(run_id)}/results/b") == 2
+        assert await event_types(me, run_id) == [
             ("RunQueued", None),
             ("RunStarted", None),
             ("StepScheduled", "a"),
@@ -52,17 +52,17 @@ async def test_a_worker_carries_steps_out(store: str) -> None:
             ("StepCompleted", "c"),
             ("RunCompleted", None),
         ]
-        events = (await me.get(f"{at(run_id)}/events"))["events"]
+        events = (await me.get(f"{run_path(run_id)}/events"))["events"]
         assert events[2]["payload"] == {"queue": "default"}
         assert events[3]["payload"]["worker"].endswith("/w1")
-        lines = [(line["stream"], line["text"]) for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
+        lines = [(line["stream"], line["text"]) for line in (await me.get(f"{run_path(run_id)}/logs/a"))["lines"]]
         assert ("out", "out") in lines
         assert ("err", "err") in lines
-        await nothing_left(there)
+        await wait_for_empty_queue(there)
 
 
 async def test_only_what_names_a_queue_leaves_the_server(store: str) -> None:
-    async with office(store) as there:
+    async with running_server(store) as there:
         me = there.caller()
         plan = {
             "plan": "p",
@@ -72,19 +72,19 @@ async def test_only_what_names_a_queue_leaves_the_server(store: str) -> None:
             run_id = (await me.start(plan))["runId"]
 
             async def scheduled() -> bool:
-                return ("StepScheduled", "b") in await types(me, run_id)
+                return ("StepScheduled", "b") in await event_types(me, run_id)
 
             await until(scheduled)
             async with worker(there, "w2", queues=["gpu"]):
-                assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
-        events = (await me.get(f"{at(run_id)}/events"))["events"]
+                assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        events = (await me.get(f"{run_path(run_id)}/events"))["events"]
         by = {e["stepId"]: e.get("payload", {}).get("worker") for e in events if e["eventType"] == "StepStarted"}
         assert by["a"] is None
         assert by["b"].endswith("/w2")
 
 
 async def test_loops_retries_and_failures(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         plan = {
             "plan": "p",
@@ -108,20 +108,20 @@ async def test_loops_retries_and_failures(store: str) -> None:
         }
         async with worker(there, slots=4):
             run_id = await me.run(plan)
-        ended = await me.get(at(run_id))
+        ended = await me.get(run_path(run_id))
         assert {step["stepId"]: step["status"] for step in ended["steps"]} == {
             "each": "SUCCESS",
             "flaky": "SUCCESS",
             "bad": "FAILED",
         }
-        found = await types(me, run_id)
+        found = await event_types(me, run_id)
         assert [path for kind, path in found if kind == "LoopIterationScheduled"] == [f"each[{n}]" for n in range(5)]
         assert len([path for kind, path in found if (kind, path) == ("StepScheduled", "flaky")]) == 3
-        assert len(await me.get(f"{at(run_id)}/results/each")) == 5
+        assert len(await me.get(f"{run_path(run_id)}/results/each")) == 5
 
 
 async def test_a_checkpoint_and_an_artifact_come_through(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         code = (
             "import runwright as rw\nstep = rw.current_step()\nstep.checkpoint({'at': 7})\n"
@@ -130,17 +130,17 @@ async def test_a_checkpoint_and_an_artifact_come_through(store: str) -> None:
         )
         async with worker(there):
             run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": code}}]})
-        assert await me.get(f"{at(run_id)}/results/a") == "abc"
+        assert await me.get(f"{run_path(run_id)}/results/a") == "abc"
         saved = next(
-            e for e in (await me.get(f"{at(run_id)}/events"))["events"] if e["eventType"] == "CheckpointWritten"
+            e for e in (await me.get(f"{run_path(run_id)}/events"))["events"] if e["eventType"] == "CheckpointWritten"
         )
         assert saved["payload"]["state"] == {"at": 7}
-        (kept,) = (await me.get(f"{at(run_id)}/artifacts"))["artifacts"]
+        (kept,) = (await me.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
         assert kept["artifact"]["kind"] == "note"
 
 
 async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         plan = {
             "plan": "p",
@@ -154,17 +154,17 @@ async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch:
         run_id = (await me.start(plan))["runId"]  # the server has no such secret
         monkeypatch.setenv("API_KEY", "hunter2-and-more")
         async with worker(there):
-            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
-        lines = [line["text"] for line in (await me.get(f"{at(run_id)}/logs/a"))["lines"]]
+            assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        lines = [line["text"] for line in (await me.get(f"{run_path(run_id)}/logs/a"))["lines"]]
         assert lines == ["key=***", "17"]
-        everything = str(await me.get(f"{at(run_id)}/events")) + str(
+        everything = str(await me.get(f"{run_path(run_id)}/events")) + str(
             await there.service.log.store.side_tables.read("task_counts")
         )
         assert "hunter2" not in everything
 
 
 async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         plan = {"plan": "p", "steps": [{"id": "a", "shell": "sleep 60"}]}
         run_id = (await me.start(plan))["runId"]
@@ -180,18 +180,18 @@ async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
             await until(taken)
             decided = await me.signal(run_id, "CANCEL")
             assert decided["decision"] == "ACCEPTED"
-            ended = await me.get(f"{at(run_id)}?wait=30s")
+            ended = await me.get(f"{run_path(run_id)}?wait=30s")
             assert ended["status"] == "CANCELLED"
             assert ended["steps"][0]["error"]["code"] == "CANCELLED"
         other = (await me.start(plan))["runId"]
         await me.signal(other, "CANCEL")
-        ended = await me.get(f"{at(other)}?wait=30s")
+        ended = await me.get(f"{run_path(other)}?wait=30s")
         assert (ended["status"], ended["steps"][0]["status"]) == ("CANCELLED", "SKIPPED")
-        await nothing_left(there)
+        await wait_for_empty_queue(there)
 
 
 async def test_a_timeout_reaches_the_worker(file_store: str) -> None:
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me = there.caller()
         async with worker(there) as one:
             run_id = await me.run({"plan": "p", "steps": [{"id": "a", "shell": "sleep 60", "timeout": "0.5s"}]})
@@ -200,21 +200,21 @@ async def test_a_timeout_reaches_the_worker(file_store: str) -> None:
                 return one.job_count == 0
 
             await until(idle)
-        ended = await me.get(at(run_id))
+        ended = await me.get(run_path(run_id))
         assert ended["steps"][0]["error"]["code"] == "STEP_TIMEOUT"
 
 
 @pytest.fixture
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    leases_are_short(monkeypatch)
+    shorten_leases(monkeypatch)
 
 
 @pytest.mark.usefixtures("_short_leases")
 async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         line = HttpTransport([there.address], None, retry_seconds=None)
-        lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
+        lost = LostWorker(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
         run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": "echo hi"}]}))["runId"]
@@ -227,9 +227,9 @@ async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
         stop.set()
         await gone
         async with worker(there, "w2"):
-            ended = await me.get(f"{at(run_id)}?wait=30s")
+            ended = await me.get(f"{run_path(run_id)}?wait=30s")
         assert (ended["status"], ended["steps"][0]["engineAttemptId"]) == ("COMPLETED", 2)
-        kinds = [kind for kind, _ in await types(me, run_id)]
+        kinds = [kind for kind, _ in await event_types(me, run_id)]
         assert (kinds.count("StepStarted"), kinds.count("StepCompleted")) == (1, 1)
         # What the lost one says now is not heard.
         late = await me.post(f"/v1/leases/{lease_id}/result?worker=lost", {"result": 1}, 409)
@@ -240,13 +240,13 @@ async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
 
 @pytest.mark.usefixtures("_short_leases")
 async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me = there.caller()
         line = HttpTransport([there.address], None, retry_seconds=None)
-        lost = Lost(line, "lost", all_tools(), EnvironmentSecrets())
+        lost = LostWorker(line, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         gone = asyncio.create_task(lost.run(stop, 0))
-        ended = await me.get(f"{at(await me.run({'plan': 'p', 'steps': [{'id': 'a', 'shell': 'true'}]}))}")
+        ended = await me.get(f"{run_path(await me.run({'plan': 'p', 'steps': [{'id': 'a', 'shell': 'true'}]}))}")
         assert (ended["status"], ended["steps"][0]["error"]["code"]) == ("FAILED", "WORKER_LOST")
         stop.set()
         await gone
@@ -255,12 +255,12 @@ async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
 
 async def test_a_loop_goes_on_after_a_failure_elsewhere_in_the_run(file_store: str) -> None:
     """Nothing new starts; what had begun comes to its end, workers or not."""
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me = there.caller()
         loop = {"id": "b", "shell": "sleep 0.3", "foreach": {"in": [1, 2, 3], "maxParallel": 1}}
         plan = {"plan": "p", "order": "graph", "steps": [{"id": "a", "shell": "false"}, loop]}
         async with worker(there):
-            ended = await me.get(at(await me.run(plan)))
+            ended = await me.get(run_path(await me.run(plan)))
         found = {step["stepId"]: step["status"] for step in ended["steps"]}
         assert found == {"a": "FAILED", "b": "SUCCESS"}
         assert ended["status"] == "FAILED"
@@ -270,13 +270,13 @@ async def test_a_step_of_an_ended_run_is_dropped_when_somebody_takes_it(
     file_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 0.2)
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me = there.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
         run = (await there.service.log.find_run(run_id)).identity
         await there.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
         async with worker(there):
-            await nothing_left(there)
+            await wait_for_empty_queue(there)
 
 
 LOOP = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel"}}
@@ -286,7 +286,7 @@ TWO_AT_ONCE = [
 ]
 
 
-async def claimed(there: Office, name: str) -> tuple[int, int]:
+async def claimed(there: RunningServer, name: str) -> tuple[int, int]:
     """What a worker of this name takes, of what is there to be taken."""
 
     async def take() -> list[tuple[int, int]]:
@@ -295,7 +295,7 @@ async def claimed(there: Office, name: str) -> tuple[int, int]:
     return (await until(take))[0]
 
 
-async def in_state(there: Office, task_id: int, state: str) -> None:
+async def in_state(there: RunningServer, task_id: int, state: str) -> None:
     async def is_so() -> bool:
         row = await there.service.task_queue.find(task_id)
         return row is not None and row[5] == state
@@ -309,7 +309,7 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
 ) -> None:
     """Its run's driver waits for a store; one worker takes a step and gives it back, and another takes it."""
     monkeypatch.setattr(dispatch, "POLL", 0.05)
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
         run_id = (await me.start(plan))["runId"]
         first, lease_no = await claimed(there, "w1")
@@ -332,13 +332,13 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
         await in_state(there, second, "STARTED")
         started = [
             e["payload"]["worker"]
-            for e in (await me.get(f"{at(run_id)}/events"))["events"]
+            for e in (await me.get(f"{run_path(run_id)}/events"))["events"]
             if e["payload"].get("worker")
         ]
         assert started[-1] == "w2"
         await asyncio.sleep(0.3)
         assert await table.store_outcome(second, lease_no, "w2", msgspec.json.encode({"result": 1}))
-        assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+        assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 @pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
@@ -346,7 +346,7 @@ async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
     file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "POLL", 0.05)
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me, engine = there.caller(), there.service.operations.engine
         monkeypatch.setattr(engine.services, "write_budget", 0.3)
         run_id = (await me.start(plan))["runId"]
@@ -361,13 +361,13 @@ async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
         async with worker(there):
             await asyncio.sleep(1.5)
             is_full = False
-            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+            assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str, tmp_path: Path) -> None:
     """A worker takes both at once. The lease of the first would run out before it hears of it."""
     mark = tmp_path / "mark"
-    async with office(file_store, steps="workers") as there:
+    async with running_server(file_store, steps="workers") as there:
         me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
         busy = (await me.start(TWO_AT_ONCE[0]))["runId"]
         first, lease_no = await claimed(there, "w1")
@@ -389,14 +389,14 @@ async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str
 
         await until(offered)
         async with worker(there):
-            assert (await me.get(f"{at(quick)}?wait=30s"))["status"] == "COMPLETED"
+            assert (await me.get(f"{run_path(quick)}?wait=30s"))["status"] == "COMPLETED"
             assert mark.read_text() == "x\n"
             is_back.set()
-            assert (await me.get(f"{at(busy)}?wait=30s"))["status"] == "COMPLETED"
+            assert (await me.get(f"{run_path(busy)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_worker_that_stops_gives_its_steps_back(store: str, tmp_path: Path) -> None:
-    async with office(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as there:
         me = there.caller()
         mark = tmp_path / "mark"
         plan = {"plan": "p", "steps": [{"id": "a", "shell": f"test -e {mark} || {{ touch {mark}; sleep 60; }}"}]}
@@ -408,7 +408,7 @@ async def test_a_worker_that_stops_gives_its_steps_back(store: str, tmp_path: Pa
 
             await until(begun)
         async with worker(there, "w2"):
-            assert (await me.get(f"{at(run_id)}?wait=30s"))["status"] == "COMPLETED"
+            assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
     once = tmp_path / "once"
     plan = {"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {once}; sleep 1.5"}, {"id": "b", "noop": {}}]}
     port = free_port()
-    async with office(store, steps="workers", drain=0.0) as first:
+    async with running_server(store, steps="workers", drain=0.0) as first:
         line = HttpTransport([first.address, f"http://127.0.0.1:{port}"], None, retry_seconds=None)
         made = Worker(line, "w1", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
@@ -427,8 +427,8 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
             return once.exists()
 
         await until(begun)
-    async with office(store, steps="workers", port=port) as second:
-        ended = await second.caller().get(f"{at(run_id)}?wait=30s")
+    async with running_server(store, steps="workers", port=port) as second:
+        ended = await second.caller().get(f"{run_path(run_id)}?wait=30s")
         assert ended["status"] == "COMPLETED"
         assert once.read_text() == "x\n"
         stop.set()
@@ -437,23 +437,26 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
 
 
 async def test_a_worker_is_bound_to_its_tenant(store: str) -> None:
-    async with office(store, steps="workers") as there:
-        mine, other = await there.somebody("Engineer", tenant="acme"), await there.somebody("Engineer", tenant="other")
-        theirs = await there.somebody(scopes=("steps",), tenant="other")
+    async with running_server(store, steps="workers") as there:
+        mine, other = (
+            await there.caller_with("Engineer", tenant="acme"),
+            await there.caller_with("Engineer", tenant="other"),
+        )
+        theirs = await there.caller_with(scopes=("steps",), tenant="other")
         run_id = (await mine.start())["runId"]
         async with worker(there, token=theirs.token):
             await other.run()
-            assert (await mine.get(f"{at(run_id)}/status"))["status"] == "RUNNING"
-        assert ("StepStarted", "greet") not in await types(mine, run_id)
+            assert (await mine.get(f"{run_path(run_id)}/status"))["status"] == "RUNNING"
+        assert ("StepStarted", "greet") not in await event_types(mine, run_id)
         denied = await mine.post("/v1/leases", {"worker": "x", "queues": ["default"]}, 403)
         assert denied["code"] == "AUTHZ_DENIED"
 
 
 async def test_a_lease_is_its_workers_alone(file_store: str) -> None:
-    async with office(file_store, steps="workers") as there:
-        engineer = await there.somebody("Engineer")
-        one = await there.somebody(scopes=("steps",), name="one")
-        two = await there.somebody(scopes=("steps",), name="two")
+    async with running_server(file_store, steps="workers") as there:
+        engineer = await there.caller_with("Engineer")
+        one = await there.caller_with(scopes=("steps",), name="one")
+        two = await there.caller_with(scopes=("steps",), name="two")
         await engineer.start()
         (lease,) = (await one.post("/v1/leases", {"worker": "w", "queues": ["default"]}))["leases"]
         path = f"/v1/leases/{lease['leaseId']}"

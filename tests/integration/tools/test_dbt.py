@@ -17,7 +17,7 @@ import pytest
 from runwright.control.operations import Operations
 from runwright.control.plan_loader import read_data
 from runwright.plans.dbt_manifest import plan_from_manifest
-from support.engine import PATIENCE, engine, event, statuses, step_of, story
+from support.engine import PATIENCE, engine, event_lines, statuses, step_of, wait_for_event
 from support.paths import EXAMPLES
 from support.waiting import until
 
@@ -67,7 +67,7 @@ async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_toge
     async with engine("memory://") as operations:
         snapshot = await finished(operations, document)
         assert snapshot.status == "COMPLETED", snapshot.root_cause
-        lines = await story(operations, snapshot.run_id)
+        lines = await event_lines(operations, snapshot.run_id)
         for step in document["steps"]:
             for needed in step["dependsOn"]:
                 assert lines.index(f"StepCompleted {needed}") < lines.index(f"StepStarted {step['id']}")
@@ -187,7 +187,7 @@ async def test_a_cancelled_run_stops_dbt(shop: Path) -> None:
     slow_model(shop)
     async with engine("memory://") as operations:
         run_id = await operations.start(read_data(plan(shop)).plan)
-        await event(operations, run_id, "StepStarted", "stg_customers")
+        await wait_for_event(operations, run_id, "StepStarted", "stg_customers")
         await asyncio.sleep(1)  # dbt is at it now, or about to be
         await operations.signal(run_id, "CANCEL")
         snapshot = await operations.wait(run_id, PATIENCE)
@@ -213,11 +213,11 @@ async def test_dbt_that_is_killed_fails_what_it_was_at_and_a_retry_mends_it(shop
         step["retry"] = {"maxAttempts": 3, "initial": "10ms"}
     async with engine("memory://") as operations:
         run_id = await operations.start(read_data(document).plan)
-        await event(operations, run_id, "StepCompleted", "raw_orders")
+        await wait_for_event(operations, run_id, "StepCompleted", "raw_orders")
         for pid in await _workers():
             os.kill(pid, signal.SIGKILL)
         snapshot = await operations.wait(run_id, 3 * PATIENCE)
-        assert snapshot.status == "COMPLETED", await story(operations, run_id)
+        assert snapshot.status == "COMPLETED", await event_lines(operations, run_id)
 
 
 async def _workers() -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runwright.contract.errors import RunwrightError
-from support.engine import ended, engine, event, run, step_of, story
+from support.engine import engine, event_lines, run_plan, step_of, wait_for_end, wait_for_event
 from support.flaky_server import FlakyServer, flaky_server
 
 
@@ -31,14 +31,14 @@ def plan(http: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 async def result_of(http: dict[str, Any], **more: Any) -> Any:
     async with engine("memory://") as operations:
-        snapshot = await run(operations, plan(http, **more))
+        snapshot = await run_plan(operations, plan(http, **more))
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         return await operations.result(snapshot.run_id, "call")
 
 
 async def error_of(http: dict[str, Any], **more: Any) -> Any:
     async with engine("memory://") as operations:
-        snapshot = await run(operations, plan(http, **more))
+        snapshot = await run_plan(operations, plan(http, **more))
         assert snapshot.status == "FAILED"
         return step_of(snapshot, "call").error
 
@@ -78,10 +78,10 @@ async def test_a_busy_server_is_asked_again_after_the_time_it_wants(server: Flak
     retry = {"maxAttempts": 3, "initial": "10ms", "jitter": False}
     async with engine("memory://") as operations:
         began = time.monotonic()
-        snapshot = await run(operations, plan({"url": f"{server.url}/flaky"}, retry=retry))
+        snapshot = await run_plan(operations, plan({"url": f"{server.url}/flaky"}, retry=retry))
         assert time.monotonic() - began >= 2
         assert (await operations.result(snapshot.run_id, "call"))["body"] == "at last"
-        failed = await event(operations, snapshot.run_id, "StepFailed", "call")
+        failed = await wait_for_event(operations, snapshot.run_id, "StepFailed", "call")
         assert (failed.payload or {})["error"]["facts"] == {"status": 503, "retryAfter": 1.0}
     assert server.seen["/flaky"] == 3
 
@@ -89,9 +89,9 @@ async def test_a_busy_server_is_asked_again_after_the_time_it_wants(server: Flak
 async def test_a_server_may_name_the_time_from_which_on_it_can_be_asked(server: FlakyServer) -> None:
     retry = {"maxAttempts": 2, "initial": "10ms", "jitter": False}
     async with engine("memory://") as operations:
-        snapshot = await run(operations, plan({"url": f"{server.url}/later"}, retry=retry))
+        snapshot = await run_plan(operations, plan({"url": f"{server.url}/later"}, retry=retry))
         assert snapshot.status == "COMPLETED"
-        failed = await event(operations, snapshot.run_id, "StepFailed", "call")
+        failed = await wait_for_event(operations, snapshot.run_id, "StepFailed", "call")
         assert 1 <= (failed.payload or {})["error"]["facts"]["retryAfter"] <= 3
 
 
@@ -125,10 +125,10 @@ async def test_a_server_that_says_nothing_is_waited_for_only_so_long(server: Fla
 async def test_a_cancelled_call_hangs_up(server: FlakyServer) -> None:
     async with engine("memory://") as operations:
         run_id = await operations.start(operations.load(plan({"url": f"{server.url}/slow"})))
-        await event(operations, run_id, "StepStarted", "call")
+        await wait_for_event(operations, run_id, "StepStarted", "call")
         began = time.monotonic()
         await operations.signal(run_id, "CANCEL")
-        assert (await ended(operations, run_id)).status == "CANCELLED"
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
         assert time.monotonic() - began < 4
 
 
@@ -155,7 +155,7 @@ async def test_only_allowed_hosts_are_called_also_by_redirect(server: FlakyServe
 async def test_a_cookie_that_one_step_is_given_is_not_sent_by_another(server: FlakyServer) -> None:
     steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/echo"}} for number in range(2)]
     async with engine("memory://") as operations:
-        assert (await run(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+        assert (await run_plan(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
     assert not any("cookie" in request["headers"] for request in server.requests)
 
 
@@ -167,7 +167,7 @@ async def test_the_addresss_own_query_stays(server: FlakyServer) -> None:
 async def test_connections_are_used_again(server: FlakyServer) -> None:
     steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/orders"}} for number in range(8)]
     async with engine("memory://") as operations:
-        assert (await run(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
+        assert (await run_plan(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
     assert server.connections == 1
 
 
@@ -175,11 +175,13 @@ async def test_a_secret_in_a_header_is_in_no_event(server: FlakyServer, monkeypa
     monkeypatch.setenv("API_TOKEN", "s3cr3t-value-of-the-token")
     async with engine("memory://") as operations:
         headers = {"Authorization": {"secret": "API_TOKEN"}}
-        snapshot = await run(operations, plan({"url": f"{server.url}/echo", "headers": headers}))
+        snapshot = await run_plan(operations, plan({"url": f"{server.url}/echo", "headers": headers}))
         assert snapshot.status == "COMPLETED"
         assert server.requests[-1]["headers"]["authorization"] == "s3cr3t-value-of-the-token"
         log = await operations.log.read(snapshot.run_id)
-        assert not any("s3cr3t" in str(record.payload) for record in log), await story(operations, snapshot.run_id)
+        assert not any("s3cr3t" in str(record.payload) for record in log), await event_lines(
+            operations, snapshot.run_id
+        )
 
 
 @pytest.mark.parametrize(
@@ -211,5 +213,5 @@ async def test_a_wrong_input_is_refused_before_anything_runs(http: dict[str, Any
 async def test_what_is_filled_in_is_looked_at_too(server: FlakyServer) -> None:
     async with engine("memory://") as operations:
         document = {**plan({"url": "{{ params.url }}"}), "params": {"url": "file:///etc/passwd"}}
-        snapshot = await run(operations, document)
+        snapshot = await run_plan(operations, document)
         assert step_of(snapshot, "call").error.code == "INVALID_INPUT"

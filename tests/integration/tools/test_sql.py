@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runwright.contract.errors import RunwrightError
-from support.engine import ended, engine, event, run, step_of
+from support.engine import engine, run_plan, step_of, wait_for_end, wait_for_event
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,14 @@ def step(step_id: str, connection: str, query: str, **more: Any) -> dict[str, An
 
 async def results_of(*steps: dict[str, Any], **document: Any) -> list[Any]:
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": list(steps), **document})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": list(steps), **document})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         return [await operations.result(snapshot.run_id, each["id"]) for each in steps]
 
 
 async def error_of(one: dict[str, Any], **document: Any) -> Any:
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [one], **document})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [one], **document})
         assert snapshot.status == "FAILED"
         return step_of(snapshot, one["id"]).error
 
@@ -160,8 +160,8 @@ async def test_two_columns_of_one_name_are_refused(database: str) -> None:
 async def test_many_rows_become_a_reference(database: str) -> None:
     rows = " union all ".join(f"select {number} as n, '{'x' * 400}' as filler" for number in range(300))
     async with engine("memory://") as operations:
-        snapshot = await run(operations, {"plan": "p", "steps": [step("s", database, rows)]})
-        done = await event(operations, snapshot.run_id, "StepCompleted", "s")
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step("s", database, rows)]})
+        done = await wait_for_event(operations, snapshot.run_id, "StepCompleted", "s")
         assert "resultRef" in (done.payload or {})
         assert len((await operations.result(snapshot.run_id, "s"))["rows"]) == 300
 
@@ -177,10 +177,10 @@ async def test_a_cancelled_query_stops(database: str) -> None:
     async with engine("memory://") as operations:
         query = SLOW[database.partition("://")[0]]
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step("s", database, query)]}))
-        await event(operations, run_id, "StepStarted", "s")
+        await wait_for_event(operations, run_id, "StepStarted", "s")
         began = time.monotonic()
         await operations.signal(run_id, "CANCEL")
-        assert (await ended(operations, run_id)).status == "CANCELLED"
+        assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
         assert time.monotonic() - began < 4
 
 

@@ -29,12 +29,12 @@ def start(script: str, *arguments: object, out: int | None = None, err: int | No
     )
 
 
-def seeded(usual: int | None = None) -> random.Random:
+def random_from_seed(usual: int | None = None) -> random.Random:
     """Chance that can be had again: the seed is shown when a test fails, and taken from RUNWRIGHT_SEED."""
     seed = int(os.environ.get("RUNWRIGHT_SEED") or usual or random.SystemRandom().randrange(2**32))
     print(f"RUNWRIGHT_SEED={seed}")
     return random.Random(seed)
 
 
-def kills() -> int:
+def kill_count() -> int:
     return int(os.environ.get("RUNWRIGHT_KILLS") or 20)

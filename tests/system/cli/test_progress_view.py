@@ -23,7 +23,7 @@ from runwright.contract.playbook import Route, Task
 from runwright.contract.timestamps import from_micros, to_micros
 from support.events import History
 from support.paths import RECORDED_RUN
-from support.terminal import Picture, Terminal
+from support.terminal import Terminal, TerminalScreen
 
 
 def graph(**needs: list[str]) -> ExecutionPlan:
@@ -217,7 +217,7 @@ def test_times_that_tick() -> None:
 
 
 def test_painting_over_leaves_what_was_painted_last(capsys: pytest.CaptureFixture[str]) -> None:
-    screen, picture = Screen(), Picture()
+    screen, picture = Screen(), TerminalScreen()
     frames = [["a", "bb", "c"], ["a", "b", "c"], ["a", "x"], ["aaaa", "x", "y", "z"], []]
     for frame in frames:
         screen.paint([Text(line) for line in frame])
@@ -274,7 +274,7 @@ def test_a_run_on_a_terminal_is_painted_and_summed_up(tmp_path: Path) -> None:
     terminal.wait_for("COMPLETED", "2 steps: 2 done")
     assert terminal.end() == 0
     assert "\x1b[32m" in terminal.output
-    shown = terminal.picture.text.splitlines()
+    shown = terminal.screen.text.splitlines()
     assert shown[0].startswith("COMPLETED  small  r1")
     assert shown[1].endswith("2/2 steps")
     assert shown[3].startswith("✔ one           shell")

@@ -56,7 +56,7 @@ def test_a_second_ctrl_c_leaves_the_run_for_later(project: Project) -> None:
     terminal.type("\x03")
     terminal.wait_for("runwright run --run-id r1", "runwright recover")
     assert terminal.end() == 130
-    assert "[l]eave it" not in terminal.picture.text  # the question is gone, the picture stays
+    assert "[l]eave it" not in terminal.screen.text  # the question is gone, the picture stays
     assert project.snapshot("r1")["status"] == "RUNNING"
     project.let_go()
     assert "run r1 completed" in project("recover")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from support.disks import mounted
-from support.engine import ended, engine, event, held, only, story
+from support.disks import mounted_disk
+from support.engine import engine, event_lines, lines_of_types, wait_for_end, wait_for_event, wait_for_file_inputs
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted(tmp_path, "4m") as place:
+    with mounted_disk(tmp_path, "4m") as place:
         yield place
 
 
@@ -59,17 +59,17 @@ async def test_a_run_goes_on_after_the_disk_was_full(
     ]
     async with engine(f"sqlite:///{small_disk}/runs.db") as operations:
         run_id = await operations.start(operations.load({"plan": "p", "params": {"value": value}, "steps": steps}))
-        await event(operations, run_id, "StepStarted", "a")
+        await wait_for_event(operations, run_id, "StepStarted", "a")
         ballast = fill(small_disk)
         go.touch()
         await asyncio.sleep(seconds)
         ballast.unlink()
-        snapshot = await ended(operations, run_id)
-        lines = await story(operations, run_id)
+        snapshot = await wait_for_end(operations, run_id)
+        lines = await event_lines(operations, run_id)
         assert await operations.result(run_id, "a") == value
         assert [finding async for finding in operations.log.verify()] == []
     assert snapshot.status == "COMPLETED"
-    failures = only(lines, "StepFailed")
+    failures = lines_of_types(lines, "StepFailed")
     assert {entry.split()[-1] for entry in failures} <= {"STORE_WRITE_BUDGET_EXCEEDED"}
     if seconds < 1:
         assert failures == []
@@ -79,14 +79,14 @@ async def test_a_process_that_ends_on_a_full_disk_leaves_a_run_that_can_be_taken
     small_disk: Path, tmp_path: Path
 ) -> None:
     go, store = tmp_path / "go", f"sqlite:///{small_disk}/runs.db"
-    plan = {"plan": "p", "steps": [{"id": "a", "python": held(go)}, {"id": "b", "noop": {}}]}
+    plan = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     async with engine(store) as operations:
         await operations.start(operations.load(plan), run_id="run-1")
-        await event(operations, "run-1", "StepStarted", "a")
+        await wait_for_event(operations, "run-1", "StepStarted", "a")
         ballast = fill(small_disk)
         go.touch()
         await asyncio.sleep(0.5)
     ballast.unlink()
     async with engine(store) as operations:
         await operations.start(operations.load(plan), run_id="run-1")
-        assert (await ended(operations, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"

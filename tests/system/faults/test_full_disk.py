@@ -16,7 +16,7 @@ import pytest
 
 import runwright as rw
 from support import processes
-from support.disks import mounted
+from support.disks import mounted_disk
 from support.events import History
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted(tmp_path, "2m") as place:
+    with mounted_disk(tmp_path, "2m") as place:
         yield place
 
 
@@ -277,7 +277,7 @@ SIZES = {"pages": 4096, "half pages": 2048, "a few bytes": 8, "single bytes": 1,
 @pytest.mark.parametrize("damage", SIZES)
 async def test_damage_in_the_middle_of_the_file_is_answered_with_codes(tmp_path: Path, damage: str) -> None:
     """A read may give what it finds, or an error with a code; no damage may surface as anything else."""
-    chance = processes.seeded(7)
+    chance = processes.random_from_seed(7)
     whole = (await make_store(tmp_path / "whole.db")).read_bytes()
     size = SIZES[damage]
     for number in range(15):

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_nothing_acknowledged_is_lost_however_often_the_appender_is_killed(durable_url: str, tmp_path: Path) -> None:
-    chance = processes.seeded()
+    chance = processes.random_from_seed()
     acknowledged = tmp_path / "acknowledged"
     errors = tmp_path / "errors"
-    for _ in range(processes.kills()):
+    for _ in range(processes.kill_count()):
         run_and_kill(durable_url, acknowledged, errors, chance)
     asyncio.run(check(durable_url, acknowledged.read_bytes()))
 

@@ -17,7 +17,7 @@ from runwright.contract.noetl.checker import NoetlChecker
 from runwright.contract.noetl.view import noetl_event
 from support import processes
 from support.engine import engine
-from support.playbooks import code, playbook
+from support.playbooks import playbook, python_task
 from support.waiting import until
 
 PROCESS = processes.FOLDER / "engine_process.py"
@@ -50,13 +50,13 @@ async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_p
     pipeline = [
         {
             "one": {
-                **code(NOTE.replace("TASK", "one") + "result = x", **given),
+                **python_task(NOTE.replace("TASK", "one") + "result = x", **given),
                 "set": {"iter.mine": "{{ output.data * 2 }}"},
             }
         },
-        {"two": code(NOTE.replace("TASK", "two") + "result = x", **given)},
+        {"two": python_task(NOTE.replace("TASK", "two") + "result = x", **given)},
         {
-            "three": code(
+            "three": python_task(
                 NOTE.replace("TASK", "three") + HANGS + "result = mine + two",
                 **given,
                 go=str(go),
@@ -73,7 +73,7 @@ async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_p
             "tool": pipeline,
             "next": {"arcs": [{"step": "end", "args": {"all": "{{ many }}"}}]},
         },
-        {"step": "end", "tool": code("result = sum(all)", all="{{ args.all }}")},
+        {"step": "end", "tool": python_task("result = sum(all)", all="{{ args.all }}")},
     )
     file = tmp_path / "playbook.yaml"
     file.write_text(json.dumps(document))

@@ -166,7 +166,7 @@ class Follower:
 async def break_under_load(
     url: str, breaks: int, do_break: Callable[[], Awaitable[object]], mend: Callable[[], object]
 ) -> None:
-    chance = processes.seeded()
+    chance = processes.random_from_seed()
     producers = [Producer(f"p{n}", width=3 if n % 4 == 0 else 1) for n in range(12)]
     strays: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: strays.append(str(context)))

@@ -18,7 +18,15 @@ import pytest
 
 import runwright as rw
 from runwright.contract.timestamps import to_micros
-from support.engine import ended, engine, event, held, only, run, story
+from support.engine import (
+    engine,
+    event_lines,
+    lines_of_types,
+    run_plan,
+    wait_for_end,
+    wait_for_event,
+    wait_for_file_inputs,
+)
 from support.paths import TESTS
 
 pytestmark = pytest.mark.slow
@@ -70,7 +78,7 @@ def two_steps(go: Path, notes: Path, **first: Any) -> dict[str, Any]:
     return {
         "plan": "p",
         "steps": [
-            {"id": "a", "python": held(go, value=1), **first},
+            {"id": "a", "python": wait_for_file_inputs(go, value=1), **first},
             {"id": "b", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}},
         ],
     }
@@ -81,16 +89,16 @@ async def test_a_signal_from_another_process_acts_within_a_second(durable_url: s
     with process(durable_url, two_steps(go, tmp_path / "notes")) as other:
         await says(other, "started")
         async with engine(durable_url) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
             paused = await here.signal("run-1", "PAUSE")
             assert paused.engine_result == "PAUSED"
-            accepted = await event(here, "run-1", "SignalAccepted", f"signal/{paused.signal_id}")
-            done = await event(here, "run-1", "SignalProcessed", f"signal/{paused.signal_id}")
+            accepted = await wait_for_event(here, "run-1", "SignalAccepted", f"signal/{paused.signal_id}")
+            done = await wait_for_event(here, "run-1", "SignalProcessed", f"signal/{paused.signal_id}")
             assert to_micros(done.persisted_at) - to_micros(accepted.persisted_at) < 1_000_000
             go.touch()
-            await event(here, "run-1", "StepCompleted", "a")
+            await wait_for_event(here, "run-1", "StepCompleted", "a")
             assert (await here.signal("run-1", "RESUME")).engine_result == "RESUMED"
-            assert (await ended(here, "run-1")).status == "COMPLETED"
+            assert (await wait_for_end(here, "run-1")).status == "COMPLETED"
         await says(other, "COMPLETED")
 
 
@@ -100,19 +108,19 @@ async def test_a_killed_process_is_replaced_at_once(durable_url: str, tmp_path: 
     with process(durable_url, two_steps(go, notes), ttl=30.0) as other:
         await says(other, "started")
         async with engine(durable_url, recover=True) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
             other.kill()
             other.wait()
             go.touch()
             began = time.monotonic()
-            snapshot = await ended(here, "run-1")
+            snapshot = await wait_for_end(here, "run-1")
             assert time.monotonic() - began < 15
-            done = await event(here, "run-1", "StepCompleted", "a")
+            done = await wait_for_event(here, "run-1", "StepCompleted", "a")
             assert await here.result("run-1", "a") == 1
-            lines = await story(here, "run-1")
+            lines = await event_lines(here, "run-1")
     assert snapshot.status == "COMPLETED"
     assert (done.logical_attempt_id, done.engine_attempt_id) == (1, 2)
-    assert len(only(lines, "StepCompleted")) == 2
+    assert len(lines_of_types(lines, "StepCompleted")) == 2
     assert len(notes.read_text().splitlines()) == 1
 
 
@@ -123,11 +131,11 @@ async def test_a_stopped_process_is_replaced_and_writes_nothing_when_it_goes_on(
     with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
         await says(other, "started")
         async with engine(durable_url, recover=True) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
             other.send_signal(signal.SIGSTOP)
             await asyncio.sleep(1.5)
             go.touch()
-            snapshot = await ended(here, "run-1")
+            snapshot = await wait_for_end(here, "run-1")
             records = await here.log.read("run-1")
             other.send_signal(signal.SIGCONT)
             await says(other, "COMPLETED")  # it sees how the run ended, elsewhere
@@ -149,7 +157,7 @@ async def test_a_stopped_process_that_nobody_replaced_goes_on_by_itself(durable_
     with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
         await says(other, "started")
         async with engine(durable_url) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
         other.send_signal(signal.SIGSTOP)
         go.touch()
         await asyncio.sleep(2.0)
@@ -164,7 +172,10 @@ async def test_a_process_stopped_with_many_runs_loses_none_of_them(tmp_path: Pat
     steps = [
         {"id": f"s{n}", "python": {"call": "support.engine_steps:sleep", "args": {"seconds": 0.1}}} for n in range(10)
     ]
-    plan = {"plan": "p", "steps": [*steps, {"id": "w", "wait": "0.5s"}, {"id": "held", "python": held(go)}]}
+    plan = {
+        "plan": "p",
+        "steps": [*steps, {"id": "w", "wait": "0.5s"}, {"id": "held", "python": wait_for_file_inputs(go)}],
+    }
     with process(store, plan, ",".join(f"run-{n}" for n in range(20)), ttl=1.0) as other:
         await says(other, "started")
         for _ in range(2):
@@ -185,11 +196,11 @@ async def test_a_run_that_is_asked_for_by_its_id_is_taken_over_when_its_lease_en
     with process(durable_url, plan, ttl=2.0) as other:
         await says(other, "started")
         async with engine(durable_url) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
             other.send_signal(signal.SIGSTOP)
             go.touch()
             await here.start(here.load(plan), run_id="run-1")
-            assert (await ended(here, "run-1")).status == "COMPLETED"
+            assert (await wait_for_end(here, "run-1")).status == "COMPLETED"
     assert len(notes.read_text().splitlines()) == 1
 
 
@@ -200,14 +211,14 @@ async def test_a_cancel_that_was_accepted_before_the_process_died_is_carried_out
     with process(durable_url, plan) as other:
         await says(other, "started")
         async with engine(durable_url) as here:
-            await event(here, "run-1", "StepStarted", "a")
+            await wait_for_event(here, "run-1", "StepStarted", "a")
             decision = await here.signal("run-1", "CANCEL", reason="enough")
             assert (decision.decision, decision.engine_result) == ("ACCEPTED", None)  # the step may not be interrupted
         other.kill()
         other.wait()
     async with engine(durable_url, recover=True) as here:
-        snapshot = await ended(here, "run-1")
-        lines = await story(here, "run-1")
+        snapshot = await wait_for_end(here, "run-1")
+        lines = await event_lines(here, "run-1")
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "enough")
     assert lines[-4:] == [
         "StepSkipped b RUN_CANCELLED",
@@ -244,7 +255,7 @@ async def test_another_process_takes_a_run_up_only_when_it_is_asked_or_recovers(
         await says(other, "started")
     go.touch()
     async with engine(durable_url) as here:
-        await run(here, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})
+        await run_plan(here, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})
         assert (await here.log.snapshot("run-1")).status == "RUNNING"
         await here.start(here.load(plan), run_id="run-1")
-        assert (await ended(here, "run-1")).status == "COMPLETED"
+        assert (await wait_for_end(here, "run-1")).status == "COMPLETED"

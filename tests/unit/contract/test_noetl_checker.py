@@ -15,7 +15,7 @@ from runwright.contract.noetl.checker import NoetlChecker, NoetlFinding
 from runwright.contract.noetl.view import noetl_event
 from support.commands import runwright
 from support.engine import engine
-from support.playbooks import code, noop, otherwise, play, playbook, rules, to, when
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, rules, run_playbook, when
 
 Log = list[dict[str, Any]]
 Change = Callable[[Log], Log]
@@ -24,7 +24,7 @@ Change = Callable[[Log], Log]
 async def written(store: str) -> Log:
     """A log with all there is: a loop, retries, a jump, a result that is kept elsewhere, arcs, a join."""
     flaky = {
-        **code("result = 1 / (attempt - 1)", attempt="{{ _attempt }}"),
+        **python_task("result = 1 / (attempt - 1)", attempt="{{ _attempt }}"),
         "spec": rules(when("outcome.status == 'error'", "retry", attempts=3), otherwise("continue")),
     }
     jumping = rules(when("iter.n|default(0) < 1", "jump", to="x", set_iter={"n": 1}), otherwise("break"))
@@ -35,9 +35,9 @@ async def written(store: str) -> Log:
     ]
     loop = {"in": [1, 2], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
     document = playbook(
-        {"step": "a", "tool": flaky, "next": to("b", "c", mode="inclusive")},
-        {"step": "b", "loop": loop, "tool": [{"one": noop(1)}, {"two": noop(2)}], "next": to("end")},
-        {"step": "c", "tool": pipeline, "next": to("end")},
+        {"step": "a", "tool": flaky, "next": arcs_to("b", "c", mode="inclusive")},
+        {"step": "b", "loop": loop, "tool": [{"one": noop(1)}, {"two": noop(2)}], "next": arcs_to("end")},
+        {"step": "c", "tool": pipeline, "next": arcs_to("end")},
         {"step": "end", "tool": noop()},
     )
     return await log_of(store, document, "COMPLETED")
@@ -45,7 +45,7 @@ async def written(store: str) -> Log:
 
 async def log_of(store: str, document: dict[str, Any], status: str) -> Log:
     async with engine(store) as operations:
-        snapshot, story = await play(operations, document)
+        snapshot, story = await run_playbook(operations, document)
         assert snapshot.status == status, story
         return [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
 
@@ -354,7 +354,7 @@ async def test_each_fault_is_found(file_store: str) -> None:
 
 
 async def test_each_fault_of_a_run_that_failed_is_found(file_store: str) -> None:
-    log = await log_of(file_store, playbook({"step": "a", "tool": code("1 / 0")}), "FAILED")
+    log = await log_of(file_store, playbook({"step": "a", "tool": python_task("1 / 0")}), "FAILED")
     assert NoetlChecker().check(log) == []
     missed = faults_missed(log, FAULTS_OF_A_FAILURE)
     assert not missed, "\n".join(missed)
@@ -591,7 +591,7 @@ def checked(folder: Path, text: str) -> tuple[int, list[str]]:
 async def test_a_plan_run_is_held_to_names_and_causes_only(file_store: str) -> None:
     async with engine(file_store) as operations:
         document = {"plan": "p", "steps": [{"id": "a", "noop": {}, "foreach": {"in": [1, 2]}}, {"id": "b", "noop": {}}]}
-        snapshot, _ = await play(operations, document)
+        snapshot, _ = await run_playbook(operations, document)
         log = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
     assert NoetlChecker().check(log) == []
 

@@ -25,7 +25,7 @@ from runwright.contract.plan import (
 from runwright.plans.loader import load_plan_file, plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.tools.registry import builtin_tools
-from support.plan_kinds import KINDS, loaded, problems
+from support.plan_kinds import KINDS, load_text, problems_of
 
 SHORT = """
 plan: orders
@@ -101,7 +101,7 @@ steps:
 
 
 def test_every_field_of_a_plan_is_read() -> None:
-    plan = loaded(SHORT).plan
+    plan = load_text(SHORT).plan
     assert (plan.plan_id, plan_version(plan), plan.metadata.description) == ("orders", "3", "Every night")
     assert plan.metadata.labels == {"team": "shop"}
     assert plan.metadata.requires_capabilities == ("retry",)
@@ -120,12 +120,12 @@ def test_every_field_of_a_plan_is_read() -> None:
 
 
 def test_the_short_and_the_full_form_have_the_same_hash() -> None:
-    assert plan_body(loaded(SHORT).plan) == plan_body(loaded(FULL).plan)
+    assert plan_body(load_text(SHORT).plan) == plan_body(load_text(FULL).plan)
 
 
 def test_the_canonical_bytes_are_a_plan_file_themselves() -> None:
-    body = plan_body(loaded(SHORT).plan)
-    assert plan_body(loaded(body).plan) == body
+    body = plan_body(load_text(SHORT).plan)
+    assert plan_body(load_text(body).plan) == body
 
 
 def test_what_is_written_out_at_its_default_does_not_change_the_hash() -> None:
@@ -139,17 +139,17 @@ def test_what_is_written_out_at_its_default_does_not_change_the_hash() -> None:
         steps:
           - {id: a, noop: {}, foreach: {in: [1], as: item, maxParallel: 16}, retry: {max: 60, initial: 1.0}, class: light}
     """
-    assert plan_body(loaded(plain).plan) == plan_body(loaded(wordy).plan)
+    assert plan_body(load_text(plain).plan) == plan_body(load_text(wordy).plan)
 
 
 def test_the_smallest_plan() -> None:
-    plan = loaded('plan: hello\nsteps:\n  - {id: greet, shell: "echo hello"}\n').plan
+    plan = load_text('plan: hello\nsteps:\n  - {id: greet, shell: "echo hello"}\n').plan
     assert plan.order is Order.SEQUENTIAL
     assert plan_version(plan) == content_hash(plan_body(plan))
 
 
 def test_a_kind_that_is_called_like_a_field_can_be_used_in_the_full_form() -> None:
-    step = loaded("plan: p\nsteps: [{id: a, kind: timeout, timeout: 5s}]").plan.steps[0]
+    step = load_text("plan: p\nsteps: [{id: a, kind: timeout, timeout: 5s}]").plan.steps[0]
     assert (step.kind, step.timeout) == ("timeout", 5.0)
 
 
@@ -165,18 +165,18 @@ def test_a_kind_that_is_called_like_a_field_can_be_used_in_the_full_form() -> No
     ],
 )
 def test_a_value_that_is_no_mapping_sets_the_main_input(step: str, inputs: dict[str, Any]) -> None:
-    assert loaded(f"plan: p\nsteps: [{{id: a, {step}}}]").plan.steps[0].inputs == inputs
+    assert load_text(f"plan: p\nsteps: [{{id: a, {step}}}]").plan.steps[0].inputs == inputs
 
 
 def test_json_gives_the_same_plan() -> None:
-    data = json.loads(msgspec.json.encode(loaded(FULL).plan))
+    data = json.loads(msgspec.json.encode(load_text(FULL).plan))
     for text in (json.dumps(data), json.dumps(data, indent="\t"), "\ufeff" + json.dumps(data, indent=2)):
-        assert plan_body(loaded(text, "plan.json").plan) == plan_body(loaded(FULL).plan)
+        assert plan_body(load_text(text, "plan.json").plan) == plan_body(load_text(FULL).plan)
 
 
 def test_json_escapes_that_yaml_does_not_know_are_read() -> None:
     text = '{"plan": "p", "description": "\\/ \\ud83d\\ude00", "steps": [{"id": "a", "noop": {}}]}'
-    assert loaded(text).plan.metadata.description == "/ 😀"
+    assert load_text(text).plan.metadata.description == "/ 😀"
 
 
 def test_data_gives_the_same_plan_and_does_not_share_it() -> None:
@@ -184,7 +184,7 @@ def test_data_gives_the_same_plan_and_does_not_share_it() -> None:
     plan = plan_from_dict(data, KINDS).plan
     data["params"]["list"].append(2)
     assert plan.params == {"list": [1]}
-    assert plan_body(plan) == plan_body(loaded("plan: p\nparams: {list: [1]}\nsteps: [{id: a, noop: {}}]").plan)
+    assert plan_body(plan) == plan_body(load_text("plan: p\nparams: {list: [1]}\nsteps: [{id: a, noop: {}}]").plan)
 
 
 def test_problems_of_data_name_the_field() -> None:
@@ -244,7 +244,7 @@ def test_expressions_and_secrets_are_accepted_for_any_type() -> None:
               headers: {A: ["{{ params.n }}", {secret: B}, plain], B: "{{ params.n }}"}
           - {id: b, shell: {command: ["{{ params.n }}", x], env: "{{ params.n }}"}}
     """
-    assert problems(text) == []
+    assert problems_of(text) == []
 
 
 def test_the_real_tools_fit_what_a_plan_needs_of_a_kind() -> None:

@@ -17,7 +17,7 @@ from runwright.plans.problems import PlanInvalid
 from runwright.plans.registry import make_plan_ref
 from runwright.plans.writer import plan_yaml
 from runwright.tools.registry import all_tools
-from support.playbooks import code, noop, otherwise, playbook, rules, to, when
+from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, rules, when
 
 
 def read(document: dict[str, Any]) -> ExecutionPlan:
@@ -75,7 +75,7 @@ def test_both_spellings_are_one_playbook() -> None:
 def test_a_playbook_is_a_plan_like_any_other() -> None:
     plan = read(
         playbook(
-            {"step": "a", "tool": noop(), "next": to("b", "c", mode="inclusive"), "join": "any"},
+            {"step": "a", "tool": noop(), "next": arcs_to("b", "c", mode="inclusive"), "join": "any"},
             {"step": "b", "tool": noop(), "loop": {"in": "{{ xs }}", "iterator": "x"}},
             {"step": "c", "tool": {"name": "one", **noop()}},
             workload={"xs": [1]},
@@ -106,7 +106,7 @@ def test_an_iterator_whose_name_is_taken_is_warned_of() -> None:
     loop = {"in": [1], "iterator": "num"}
     for more in ({"workload": {"num": 1}}, {}):
         other = {"step": "other" if more else "num", "tool": noop()}
-        document = playbook({"step": "a", "loop": loop, "tool": noop(), "next": to(other["step"])}, other, **more)
+        document = playbook({"step": "a", "loop": loop, "tool": noop(), "next": arcs_to(other["step"])}, other, **more)
         (warning,) = plan_from_dict(document, all_tools()).warnings
         assert "Write `iter.num`" in str(warning)
 
@@ -148,7 +148,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (playbook(STEP, {"step": "a", "tool": noop()}), "Duplicate step 'a'"),
     (
-        playbook({"step": "abc", "tool": noop(), "next": to("abd")}),
+        playbook({"step": "abc", "tool": noop(), "next": arcs_to("abd")}),
         "Unknown step 'abd' in an arc. Did you mean 'abc'?",
     ),
     (playbook({**STEP, "loop": {"iterator": "x"}}), "A loop must have `in`"),
@@ -167,7 +167,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         playbook(STEP, executor={"spec": {"policy": {"retry": {}}}}),
         "Unknown field 'retry' in the policy of the executor",
     ),
-    (playbook({"step": "a", "tool": {**code("1"), "libs": {"d": {"from": "datetime"}}}}), "libs"),
+    (playbook({"step": "a", "tool": {**python_task("1"), "libs": {"d": {"from": "datetime"}}}}), "libs"),
     (playbook({**STEP, "retry": {}}), "`retry` is no longer supported"),
     (playbook({**STEP, "sink": {}}), "`sink` is no longer supported"),
     (playbook({**STEP, "expr": "x"}), "`expr` is no longer supported"),
@@ -232,7 +232,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "`else`, or a rule without `when`, must be the last rule",
     ),
     (
-        playbook({"step": "a", "tool": noop(), "next": to("a")}, executor={"spec": {"final_step": "a"}}),
+        playbook({"step": "a", "tool": noop(), "next": arcs_to("a")}, executor={"spec": {"final_step": "a"}}),
         "The final step 'a' must not have a `next`",
     ),
     (
@@ -411,12 +411,12 @@ def test_what_is_said_further_out_holds_for_tasks_that_do_not_say() -> None:
             "step": "a",
             "input": {"x": 1, "y": 1},
             "tool": [
-                {"own": {**code("result = x", y=2), "spec": {"timeout": 5}}},
+                {"own": {**python_task("result = x", y=2), "spec": {"timeout": 5}}},
                 {"lent": {"kind": "workbook", "name": "w", "args": {"z": 3}}},
                 {"sub": {"kind": "playbook", "ref": "plan:sha256:" + "0" * 64}},
             ],
         },
-        workbook={"w": {**code("result = x", y=4, z=4)}},
+        workbook={"w": {**python_task("result = x", y=4, z=4)}},
         executor=limits,
     )
     loaded = plan_from_dict(document, all_tools())
@@ -562,9 +562,9 @@ def _required(part: type[msgspec.Struct]) -> set[str]:
 def test_a_playbook_is_drawn_along_its_arcs() -> None:
     plan = read(
         playbook(
-            {"step": "a", "tool": noop(), "next": to("b", "c", mode="inclusive")},
-            {"step": "b", "tool": [{"x": noop()}, {"y": {"kind": "shell", "command": "true"}}], "next": to("d")},
-            {"step": "c", "tool": noop(), "loop": {"in": [1], "iterator": "x"}, "next": to("a", "d")},
+            {"step": "a", "tool": noop(), "next": arcs_to("b", "c", mode="inclusive")},
+            {"step": "b", "tool": [{"x": noop()}, {"y": {"kind": "shell", "command": "true"}}], "next": arcs_to("d")},
+            {"step": "c", "tool": noop(), "loop": {"in": [1], "iterator": "x"}, "next": arcs_to("a", "d")},
             {"step": "d", "tool": noop()},
         )
     )
@@ -575,7 +575,7 @@ def test_a_playbook_is_drawn_along_its_arcs() -> None:
 
 
 def test_what_is_said_beside_the_tool_of_a_workbook_task_holds_too() -> None:
-    item = {"tool": code("result = x"), "args": {"x": 1}, "spec": {"timeout": 5}}
+    item = {"tool": python_task("result = x"), "args": {"x": 1}, "spec": {"timeout": 5}}
     plan = read(playbook({"step": "a", "tool": {"kind": "workbook", "name": "w", "timeout": 9}}, workbook={"w": item}))
     assert plan.steps[0].route is not None
     task = plan.steps[0].route.tasks[0]
@@ -589,7 +589,9 @@ def test_tasks_without_a_name_are_counted() -> None:
 
 
 def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
-    whole = {"tool": [{"x": code("result = 1")}, {"y": {**code("result = 2"), "spec": {"dispatch": "own"}}}]}
+    whole = {
+        "tool": [{"x": python_task("result = 1")}, {"y": {**python_task("result = 2"), "spec": {"dispatch": "own"}}}]
+    }
     tool = {"kind": "workbook", "name": "w"}
     document = playbook({"step": "a", "spec": {"dispatch": "gpu"}, "tool": tool}, workbook={"w": whole})
     loaded = plan_from_dict(document, all_tools())

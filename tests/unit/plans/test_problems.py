@@ -6,7 +6,7 @@ import pytest
 
 from runwright.contract.errors import ErrorCode
 from runwright.plans.problems import PlanInvalid, Problem, path_text
-from support.plan_kinds import loaded, problems, with_step
+from support.plan_kinds import load_text, problems_of, with_step
 
 FIVE_MISTAKES = """\
 plan: five
@@ -25,7 +25,7 @@ steps:
 
 
 def test_five_mistakes_get_five_messages_with_the_right_lines() -> None:
-    assert problems(FIVE_MISTAKES, "five.yaml") == [
+    assert problems_of(FIVE_MISTAKES, "five.yaml") == [
         "five.yaml:2:12: INVALID_PLAN_SCHEMA `onFailure` must be one of fail, continue, wait.",
         "five.yaml:5:5: INVALID_STEP_SCHEMA Unknown field or kind 'shel' in a step. Did you mean 'shell'?",
         "five.yaml:7:12: EXPRESSION_ERROR Unknown step 'thre'. Did you mean 'three'?",
@@ -36,7 +36,7 @@ def test_five_mistakes_get_five_messages_with_the_right_lines() -> None:
 
 def test_the_error_has_the_code_of_the_first_problem_and_holds_them_all() -> None:
     with pytest.raises(PlanInvalid) as invalid:
-        loaded(FIVE_MISTAKES)
+        load_text(FIVE_MISTAKES)
     assert invalid.value.code is ErrorCode.INVALID_PLAN_SCHEMA
     assert len(invalid.value.problems) == 5
     assert "(4 more problems in this plan.)" in invalid.value.detail
@@ -79,7 +79,7 @@ PLAN_MISTAKES = [
 
 @pytest.mark.parametrize(("text", "place", "sentence"), PLAN_MISTAKES)
 def test_a_mistake_in_the_plan_itself(text: str, place: str, sentence: str) -> None:
-    [problem] = problems(text)
+    [problem] = problems_of(text)
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
 
@@ -132,7 +132,7 @@ STEP_MISTAKES = [
 
 @pytest.mark.parametrize(("step", "place", "sentence"), STEP_MISTAKES)
 def test_a_mistake_in_a_step(step: str, place: str, sentence: str) -> None:
-    [problem] = problems(with_step(step))
+    [problem] = problems_of(with_step(step))
     assert problem.startswith(f"test.yaml:{place}: INVALID_STEP_SCHEMA ")
     assert sentence in problem
 
@@ -165,7 +165,7 @@ EXPRESSION_MISTAKES = [
 
 @pytest.mark.parametrize(("step", "place", "sentence"), EXPRESSION_MISTAKES)
 def test_a_mistake_in_an_expression(step: str, place: str, sentence: str) -> None:
-    [problem] = problems(with_step(step))
+    [problem] = problems_of(with_step(step))
     assert problem.startswith(f"test.yaml:{place}: EXPRESSION_ERROR ")
     assert sentence in problem
 
@@ -177,28 +177,28 @@ when: steps.first.result is defined
 foreach: {in: "{{ range(3) }}", as: row}
 shell: "{{ row }} {{ index }} {{ run.id }} {{ step.attempt }} {{ steps['first'].result }} {{ steps[row] }}"
 """
-    assert problems(with_step(step)) == []
+    assert problems_of(with_step(step)) == []
 
 
 def test_lines_are_right_in_json_too() -> None:
     text = '{\n  "plan": "p",\n\t"steps": [\n    {"id": "a", "noop": {}},\n    {"id": "b", "nop": {}}\n  ]\n}'
-    assert problems(text, "p.json") == [
+    assert problems_of(text, "p.json") == [
         "p.json:5:17: INVALID_STEP_SCHEMA Unknown field or kind 'nop' in a step. Did you mean 'noop'?"
     ]
 
 
 def test_lines_are_right_behind_wide_characters_blank_lines_and_block_texts() -> None:
     text = "# ünï😀\n\nplan: p\nsteps:\n  - id: 'ä😀'\n    shell: |\n      a\n\n      b\n    oops: 1\n"
-    assert [problem.split(" ")[0] for problem in problems(text)] == ["test.yaml:10:5:"]
+    assert [problem.split(" ")[0] for problem in problems_of(text)] == ["test.yaml:10:5:"]
 
 
 def test_a_problem_behind_an_alias_is_told_where_the_alias_is() -> None:
     text = "plan: p\nsteps:\n  - {id: a, noop: {}, retry: &r {maxAttempts: 0}}\n  - {id: b, noop: {}, retry: *r}\n"
-    assert [problem.split(" ")[0] for problem in problems(text)] == ["test.yaml:3:47:", "test.yaml:4:30:"]
+    assert [problem.split(" ")[0] for problem in problems_of(text)] == ["test.yaml:3:47:", "test.yaml:4:30:"]
 
 
 def test_an_id_that_is_taken_is_told_where_it_is_taken_again() -> None:
-    [problem] = problems("plan: p\nsteps:\n  - {id: a, noop: }\n  - {stepId: a, noop: }\n")
+    [problem] = problems_of("plan: p\nsteps:\n  - {id: a, noop: }\n  - {stepId: a, noop: }\n")
     assert problem == "test.yaml:4:14: INVALID_PLAN_SCHEMA Duplicate id 'a': step 1 of the list has the same id."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.plan_kinds import problems
+from support.plan_kinds import problems_of
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----"
 
@@ -25,7 +25,7 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----"
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_refused_and_not_repeated(inputs: str) -> None:
     for text in (f"plan: p\nsteps: [{{id: a, noop: {{result: {inputs}}}}}]", f"plan: p\nparams: {{x: {inputs}}}\nsteps: [{{id: a, noop: }}]"):  # fmt: skip
-        found = problems(text)
+        found = problems_of(text)
         assert found
         for problem in found:
             assert problem.split(" ")[0].startswith("test.yaml:2:")
@@ -45,9 +45,9 @@ def test_what_looks_like_a_secret_is_refused_and_not_repeated(inputs: str) -> No
 )  # fmt: skip
 def test_what_only_names_a_secret_or_is_none_is_accepted(inputs: str) -> None:
     text = f"plan: p\nparams: {{p: 1}}\nsteps: [{{id: login, noop: }}, {{id: a, noop: {{result: {inputs}}}}}]"
-    assert problems(text) == []
+    assert problems_of(text) == []
 
 
 def test_a_secret_in_the_main_input_is_found_where_it_stands() -> None:
-    [problem] = problems("plan: p\nsteps:\n  - id: a\n    shell: curl https://me:hunter2@example.org\n")
+    [problem] = problems_of("plan: p\nsteps:\n  - id: a\n    shell: curl https://me:hunter2@example.org\n")
     assert problem.startswith("test.yaml:4:12: INVALID_STEP_SCHEMA ")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runwright.contract.plan import Order
 from runwright.plans.dependency_graph import DependencyGraph
 from runwright.plans.loader import plan_from_dict
-from support.plan_kinds import KINDS, loaded, problems
+from support.plan_kinds import KINDS, load_text, problems_of
 
 
 def plan(order: str | None = None, **needs: str) -> str:
@@ -33,21 +33,21 @@ def plan(order: str | None = None, **needs: str) -> str:
     ],
 )
 def test_the_order_follows_from_dependencies_unless_it_is_given(text: str, order: Order) -> None:
-    assert loaded(text).plan.order is order
-    assert loaded(text).warnings == ()
+    assert load_text(text).plan.order is order
+    assert load_text(text).warnings == ()
 
 
 def test_mixing_gives_a_warning_that_names_the_steps_without() -> None:
-    [warning] = loaded(plan(a="", b="a", c="", d="")).warnings
+    [warning] = load_text(plan(a="", b="a", c="", d="")).warnings
     assert str(warning) == (
         "test.yaml:5:5: WARNING Some steps have `dependsOn`, so the plan is a graph and 'a', 'c', 'd' start immediately. "
         "Write `order: graph` if this is intended."
     )
-    assert loaded(plan("graph", a="", b="a", c="", d="")).warnings == ()
+    assert load_text(plan("graph", a="", b="a", c="", d="")).warnings == ()
 
 
 def test_parameters_with_expressions_give_a_warning() -> None:
-    [warning] = loaded("plan: p\nparams: {a: '{{ run.id }}'}\nsteps: [{id: a, noop: }]").warnings
+    [warning] = load_text("plan: p\nparams: {a: '{{ run.id }}'}\nsteps: [{id: a, noop: }]").warnings
     assert str(warning).startswith("test.yaml:2:13: WARNING The parameter 'a' contains {{ }}")
 
 
@@ -67,13 +67,13 @@ def test_parameters_with_expressions_give_a_warning() -> None:
     ],
 )
 def test_dependencies_that_cannot_be(text: str, place: str, sentence: str) -> None:
-    [problem] = problems(text)
+    [problem] = problems_of(text)
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
 
 
 def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
-    found = problems(plan(a="b", b="a", after="a", c="d", d="c", e="c, after"))
+    found = problems_of(plan(a="b", b="a", after="a", c="d", d="c", e="c, after"))
     assert [problem.split("cycle: ")[1] for problem in found] == ["a -> b -> a.", "c -> d -> c."]
 
 
@@ -93,7 +93,7 @@ def test_a_step_can_use_only_what_has_surely_ended_before(
     order: str | None, needs: dict[str, str], is_fine: bool
 ) -> None:
     text = plan(order, **needs).replace("{id: c, noop: {}", "{id: c, noop: {result: '{{ steps.a.result }}'}")
-    found = problems(text)
+    found = problems_of(text)
     assert bool(found) is not is_fine
     if found:
         [problem] = found
@@ -101,7 +101,7 @@ def test_a_step_can_use_only_what_has_surely_ended_before(
 
 
 def test_a_step_may_ask_for_itself_only_by_mistake() -> None:
-    [problem] = problems("plan: p\nsteps: [{id: a, noop: {result: '{{ steps.a.result }}'}}]")
+    [problem] = problems_of("plan: p\nsteps: [{id: a, noop: {result: '{{ steps.a.result }}'}}]")
     assert "'a' may not have ended before 'a'" in problem
 
 
@@ -132,9 +132,9 @@ def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
         f"s{number}": ", ".join(sorted({f"s{each % size}" for each in row} - {f"s{number}"}))
         for number, row in enumerate(rows)
     }
-    found = problems(plan("graph", **names))
+    found = problems_of(plan("graph", **names))
     if not found:
-        graph = DependencyGraph(loaded(plan("graph", **names)).plan.steps)
+        graph = DependencyGraph(load_text(plan("graph", **names)).plan.steps)
         sequence, circles = graph.topological_order()
         places = {number: place for place, number in enumerate(sequence)}
         assert circles == [] and sorted(sequence) == list(range(size))
@@ -153,4 +153,4 @@ def test_a_long_plan_is_read() -> None:
         for n in range(1, 5000)
     ]
     text = "plan: p\nsteps:\n  - {id: s0, noop: }\n" + "\n".join(lines)
-    assert len(loaded(text).plan.steps) == 5000
+    assert len(load_text(text).plan.steps) == 5000

@@ -16,7 +16,7 @@ from runwright.contract.plan import ExecutionPlan, plan_body
 from runwright.plans.loader import plan_from_dict
 from runwright.plans.problems import PlanInvalid
 from runwright.plans.writer import plan_yaml
-from support.plan_kinds import KINDS, loaded
+from support.plan_kinds import KINDS, load_text
 
 words = st.sampled_from(
     ["a", "b-c", "yes", "null", "~", "12", "0o17", "1e3", ".5", "true", "2026-01-01", "x: y", "# no", "- z"]
@@ -121,7 +121,7 @@ def in_full(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_plan_that_was_written_is_read_back(document: dict[str, Any]) -> None:
     plan = made(document)
     for text in (plan_yaml(plan), plan_yaml(plan, KINDS)):
-        again = loaded(text)
+        again = load_text(text)
         assert plan_body(again.plan) == plan_body(plan)
         assert not [warning for warning in again.warnings if "start immediately" in warning.sentence]
 
@@ -132,7 +132,7 @@ def test_short_form_full_form_and_canonical_bytes_are_the_same_plan(document: di
     assert plan_body(made(in_full(document))) == plan_body(plan)
     body = msgspec.json.decode(plan_body(plan))
     body["order"] = plan.order  # the bytes leave it out where it is sequential; a file would then ask the dependencies
-    assert plan_body(loaded(msgspec.json.encode(body)).plan) == plan_body(plan)
+    assert plan_body(load_text(msgspec.json.encode(body)).plan) == plan_body(plan)
 
 
 PLAN = """\
@@ -164,7 +164,7 @@ steps:
 
 
 def test_what_is_written_is_fit_to_be_read() -> None:
-    assert plan_yaml(loaded(PLAN).plan, KINDS) == PLAN
+    assert plan_yaml(load_text(PLAN).plan, KINDS) == PLAN
 
 
 def test_what_other_readers_of_yaml_would_take_for_a_date_or_a_yes_is_put_in_quotes() -> None:

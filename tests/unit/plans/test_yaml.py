@@ -13,11 +13,11 @@ from runwright.contract.plan import plan_body
 from runwright.plans.header import FIELDS as PLAN_FIELDS
 from runwright.plans.problems import PlanInvalid
 from runwright.plans.steps import FIELDS as STEP_FIELDS
-from support.plan_kinds import loaded, problems
+from support.plan_kinds import load_text, problems_of
 
 
 def value_of(scalar: str) -> Any:
-    return loaded(f"plan: p\nparams:\n  v: {scalar}\nsteps: [{{id: a, noop: }}]").plan.params["v"]
+    return load_text(f"plan: p\nparams:\n  v: {scalar}\nsteps: [{{id: a, noop: }}]").plan.params["v"]
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_plain_scalars_are_those_of_the_core_schema(scalar: str, value: Any) -> 
     ],
 )
 def test_what_is_wrong_but_can_be_passed_over_is_noted(text: str, place: str, sentence: str) -> None:
-    [problem] = problems(text + "steps: [{id: a, noop: }]")
+    [problem] = problems_of(text + "steps: [{id: a, noop: }]")
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
 
 
 def test_what_is_wrong_with_the_text_and_with_the_plan_is_told_together() -> None:
-    found = problems("plan: p\nplan: q\nsteps:\n  - {id: a, nop: }\n  - {id: b, id: c, noop: }\n")
+    found = problems_of("plan: p\nplan: q\nsteps:\n  - {id: a, nop: }\n  - {id: b, id: c, noop: }\n")
     assert [problem.split(" ")[0] for problem in found] == ["test.yaml:2:1:", "test.yaml:4:13:", "test.yaml:5:13:"]
 
 
@@ -96,17 +96,17 @@ def test_what_is_wrong_with_the_text_and_with_the_plan_is_told_together() -> Non
     ],
 )
 def test_a_text_that_cannot_be_read_is_told_where(text: str | bytes, place: str, sentence: str) -> None:
-    [problem] = problems(text, "test.json" if text[:1] in ("{", "[") else "test.yaml")
+    [problem] = problems_of(text, "test.json" if text[:1] in ("{", "[") else "test.yaml")
     assert f":{place}: INVALID_PLAN_SCHEMA " in problem
     assert sentence in problem
 
 
 def test_a_flow_mapping_is_yaml_where_it_is_not_json() -> None:
-    assert loaded("{plan: p, steps: [{id: a, noop: }]}").plan.plan_id == "p"
+    assert load_text("{plan: p, steps: [{id: a, noop: }]}").plan.plan_id == "p"
 
 
 def test_a_byte_order_mark_is_no_part_of_the_plan() -> None:
-    assert loaded(b"\xef\xbb\xbfplan: p\nsteps: [{id: a, noop: }]").plan.plan_id == "p"
+    assert load_text(b"\xef\xbb\xbfplan: p\nsteps: [{id: a, noop: }]").plan.plan_id == "p"
 
 
 def test_anchors_may_be_used() -> None:
@@ -116,17 +116,17 @@ def test_anchors_may_be_used() -> None:
           - {id: a, noop: , retry: &often {maxAttempts: 5}}
           - {id: b, noop: , retry: *often}
     """
-    assert [step.retry.max_attempts for step in loaded(text).plan.steps] == [5, 5]
+    assert [step.retry.max_attempts for step in load_text(text).plan.steps] == [5, 5]
 
 
 def test_a_billion_laughs_are_not_laughed() -> None:
     lines = ["plan: p", "params:", "  a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    [problem] = problems("\n".join([*lines, "steps: [{id: a, noop: }]"]))
+    [problem] = problems_of("\n".join([*lines, "steps: [{id: a, noop: }]"]))
     assert "expand to too much data" in problem
     for anchored, times in (("x" * 2**20, 2), (f"[{'1, ' * 2000}]", 600)):
         lines = ["plan: p", "params:", f"  a: &a {anchored}", f"  b: [{', '.join(['*a'] * times)}]"]
-        [problem] = problems("\n".join(lines))
+        [problem] = problems_of("\n".join(lines))
         assert "expand to too much data" in problem
 
 
@@ -170,13 +170,13 @@ pieces = st.sampled_from([*LINES, *SIGNS, *FIELDS])
 @example("plan: p\nsteps:\n- ? [a]\n  : &a c\n- *a\n")
 def test_any_text_is_a_plan_or_a_list_of_problems(text: str | bytes) -> None:
     try:
-        plan = loaded(text).plan
+        plan = load_text(text).plan
     except PlanInvalid as invalid:
         places = [(problem.line or 0, problem.column or 0) for problem in invalid.problems]
         assert places and places == sorted(places) and min(places) >= (1, 1)
         assert all(problem.sentence for problem in invalid.problems)
     else:
-        assert plan_body(loaded(plan_body(plan)).plan) == plan_body(plan)
+        assert plan_body(load_text(plan_body(plan)).plan) == plan_body(plan)
 
 
 fields = st.sampled_from([*STEP_FIELDS, *PLAN_FIELDS, "noop", "shell", "command", "in", "as", "maxAttempts", "planId"])
@@ -197,13 +197,13 @@ data = st.recursive(
 )
 def test_any_data_is_a_plan_or_a_list_of_problems(document: dict[str, Any]) -> None:
     try:
-        loaded(json.dumps(document))
+        load_text(json.dumps(document))
     except PlanInvalid as invalid:
         assert all(problem.line is not None for problem in invalid.problems)
 
 
 @pytest.mark.parametrize("text", ["plan: p\nplan: q", "- " * 1000, "plan: p\nsteps: [{id: a, nop: }]", "plan: *a"])
 def test_without_libyaml_the_same_problems_are_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_it = [problem.rsplit(" INVALID", 1)[0] for problem in problems(text)]
+    with_it = [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)]
     monkeypatch.setattr("yaml.__with_libyaml__", False)
-    assert [problem.rsplit(" INVALID", 1)[0] for problem in problems(text)] == with_it
+    assert [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)] == with_it

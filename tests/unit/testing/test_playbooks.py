@@ -6,7 +6,7 @@ import pytest
 
 import runwright as rw
 from runwright import testing
-from support.playbooks import noop, otherwise, playbook, rules, to, when
+from support.playbooks import arcs_to, noop, otherwise, playbook, rules, when
 
 RETRY = rules(when("outcome.status == 'error'", "retry", attempts=3, delay=3600), otherwise("continue"))
 DOCUMENT = playbook(
@@ -17,7 +17,7 @@ DOCUMENT = playbook(
             {"fetch": {"kind": "http", "url": "https://api.example.org/{{ iter.n }}", "spec": RETRY}},
             {"use": noop("{{ fetch.data }}")},
         ],
-        "next": to("sum"),
+        "next": arcs_to("sum"),
     },
     {"step": "sum", "tool": {"kind": "python", "code": "result = sum(xs)", "args": {"xs": "{{ collect }}"}}},
 )
