@@ -1,13 +1,19 @@
-"""Run the `runwright` command as a process in a folder of its own."""
+"""Run the `runwright` command in a folder of its own: in this process, or as a process."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from runwright.cli.main import main
 
 SLOW = """
 plan: slow
@@ -18,15 +24,61 @@ steps:
 """
 
 
+class CommandResult(NamedTuple):
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run_in_process(folder: Path, arguments: Sequence[str], environment: dict[str, str]) -> CommandResult:
+    """Run the command in this process: the same entry point, without the start of an interpreter."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    saved = (sys.argv, sys.stdin, sys.stdout, sys.stderr, dict(os.environ), Path.cwd(), list(sys.path))
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    modules = set(sys.modules)
+    try:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["runwright", *arguments]
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
+        sys.stdout, sys.stderr = out, err
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr, variables, cwd, sys.path[:] = saved
+        os.environ.clear()
+        os.environ.update(variables)
+        os.chdir(cwd)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        for name in set(sys.modules) - modules:  # The next command imports the plans of its own folder.
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
+    assert isinstance(code, int)
+    return CommandResult(code, *(stream.buffer.getvalue() for stream in (out, err)))  # type: ignore[attr-defined]
+
+
 class Shell:
-    """Runs `runwright` in a folder of its own, without a terminal."""
+    """`runwright` in a folder of its own, without a terminal.
+
+    A call checks the exit code; it runs the command in this process unless there is standard input. `process` starts a
+    real process, for tests of pipes, signals and imported code.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
 
     def __call__(self, *arguments: str, stdin: bytes = b"", exits: int = 0, **variables: str) -> str:
-        done = self.process(*arguments, stdin=stdin, **variables)
+        if stdin:
+            return self.check(self.process(*arguments, stdin=stdin, **variables), exits)
+        return self.check(run_in_process(self.folder, arguments, {**self.environment, **variables}), exits)
+
+    def check(self, done: CommandResult | subprocess.CompletedProcess[bytes], exits: int = 0) -> str:
         assert done.returncode == exits, done.stdout.decode() + done.stderr.decode()
         assert b"Traceback" not in done.stderr
         self.stderr = done.stderr.decode()
@@ -93,7 +145,14 @@ def parsed(output: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def runwright(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+class TextResult(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def runwright(folder: Path, *arguments: str, **variables: str) -> TextResult:
+    """Run the command in this process; `variables` are added to the environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
-    command = [sys.executable, "-m", "runwright", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = run_in_process(folder, arguments, {**environment, **variables})
+    return TextResult(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from support.commands import TextResult, runwright
+
 pytestmark = pytest.mark.slow
 
 PLAN = """
@@ -26,7 +28,7 @@ steps:
 """
 
 
-class Desk:
+class ServerShell:
     """A server in a process of its own, and commands that are given to it."""
 
     def __init__(self, folder: Path, address: str) -> None:
@@ -38,7 +40,9 @@ class Desk:
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done.stdout
 
-    def run(self, *words: str, stdin: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, stdin: str | None = None, **env: str) -> TextResult | subprocess.CompletedProcess[str]:
+        if stdin is None:
+            return runwright(self.folder, *words, **{"RUNWRIGHT_SERVER": self.address, **env})
         return subprocess.run(
             [sys.executable, "-m", "runwright", *words],
             cwd=self.folder,
@@ -54,7 +58,7 @@ class Desk:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Desk]:
+def served(folder: Path) -> Iterator[ServerShell]:
     (folder / "shop.yaml").write_text(PLAN)
     (folder / "quick.yaml").write_text("plan: quick\nsteps:\n  - {id: a, shell: echo hi}\n")
     with (
@@ -69,61 +73,61 @@ def served(folder: Path) -> Iterator[Desk]:
     ):
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
-        yield Desk(folder, address)
+        yield ServerShell(folder, address)
         server.terminate()
         assert server.wait(20) == 0
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerShell]:
     with served(tmp_path_factory.mktemp("served")) as found:
         yield found
 
 
-def test_a_run_is_started_steered_and_finished(desk: Desk) -> None:
-    run_id = desk("run", "shop.yaml", "--param", "n=7", "--detach", "--run-id", "steered").strip()
+def test_a_run_is_started_steered_and_finished(shell: ServerShell) -> None:
+    run_id = shell("run", "shop.yaml", "--param", "n=7", "--detach", "--run-id", "steered").strip()
     assert run_id == "steered"
-    assert desk.json("show", "steered")["status"] == "RUNNING"
-    assert "PAUSED" in desk("pause", "steered", "--reason", "a look")
-    assert desk.json("resume", "@last")["engineResult"] == "RESUMED"
-    while not (shown := desk.json("show", "steered")).get("substatus"):
+    assert shell.json("show", "steered")["status"] == "RUNNING"
+    assert "PAUSED" in shell("pause", "steered", "--reason", "a look")
+    assert shell.json("resume", "@last")["engineResult"] == "RESUMED"
+    while not (shown := shell.json("show", "steered")).get("substatus"):
         pass
     assert shown["substatus"] == "WAITING_APPROVAL"
-    assert "the step continues" in desk("approve", "steered")
-    while desk.json("show", "steered").get("substatus") != "embedded/WAITING_OPERATOR":
+    assert "the step continues" in shell("approve", "steered")
+    while shell.json("show", "steered").get("substatus") != "embedded/WAITING_OPERATOR":
         pass
-    (desk.folder / "go").touch()
-    desk("retry", "steered", "last")
-    assert "COMPLETED" in desk("watch", "steered")
-    assert desk("logs", "steered", "first").strip() == "one 7"
-    (desk.folder / "go").unlink()
+    (shell.folder / "go").touch()
+    shell("retry", "steered", "last")
+    assert "COMPLETED" in shell("watch", "steered")
+    assert shell("logs", "steered", "first").strip() == "one 7"
+    (shell.folder / "go").unlink()
 
 
-def test_run_stays_until_the_end_and_exits_as_the_run_did(desk: Desk) -> None:
-    (desk.folder / "bad.yaml").write_text("plan: bad\nsteps:\n  - {id: a, shell: 'echo no; exit 3'}\n")
-    assert "COMPLETED" in desk("run", "quick.yaml")
-    told = desk("run", "bad.yaml", code=1)
+def test_run_stays_until_the_end_and_exits_as_the_run_did(shell: ServerShell) -> None:
+    (shell.folder / "bad.yaml").write_text("plan: bad\nsteps:\n  - {id: a, shell: 'echo no; exit 3'}\n")
+    assert "COMPLETED" in shell("run", "quick.yaml")
+    told = shell("run", "bad.yaml", code=1)
     assert "exit 3" in told or "code 3" in told
-    lines = desk("run", "quick.yaml", "--json").splitlines()
+    lines = shell("run", "quick.yaml", "--json").splitlines()
     assert json.loads(lines[-1])["eventType"] == "RunCompleted"
-    again = desk("rerun", "@last", "--force")
+    again = shell("rerun", "@last", "--force")
     assert "COMPLETED" in again
 
 
-def test_code_that_lies_beside_the_plan_is_found_there(desk: Desk, tmp_path: Path) -> None:
+def test_code_that_lies_beside_the_plan_is_found_there(shell: ServerShell, tmp_path: Path) -> None:
     """The server was started elsewhere; the plan says where its code is."""
     (tmp_path / "nearby.py").write_text("def answer() -> int:\n    return 42\n")
     (tmp_path / "near.yaml").write_text("plan: near\nsteps:\n  - {id: a, python: 'nearby:answer'}\n")
-    assert "COMPLETED" in desk("run", str(tmp_path / "near.yaml"))
+    assert "COMPLETED" in shell("run", str(tmp_path / "near.yaml"))
     (tmp_path / "flow.py").write_text(
         "import runwright as rw\n\n@rw.step\ndef two() -> int:\n    return 2\n\n@rw.plan\ndef both():\n    return two()\n\n"
         "if __name__ == '__main__':\n    with rw.connect() as app:\n        print(app.start(both).wait().status)\n"
     )
-    assert "COMPLETED" in desk("run", str(tmp_path / "flow.py"))
+    assert "COMPLETED" in shell("run", str(tmp_path / "flow.py"))
     done = subprocess.run(
         [sys.executable, "flow.py"],
         cwd=tmp_path,
-        env={**os.environ, "RUNWRIGHT_SERVER": desk.address},
+        env={**os.environ, "RUNWRIGHT_SERVER": shell.address},
         capture_output=True,
         text=True,
         timeout=60,
@@ -154,39 +158,39 @@ workflow:
 """
 
 
-def test_playbooks_in_playbooks_go_along(desk: Desk) -> None:
-    (desk.folder / "inner.yaml").write_text(INNER)
-    (desk.folder / "outer.yaml").write_text(OUTER)
-    desk("run", "outer.yaml", "--param", "n=7", "--run-id", "outer")
-    assert desk.json("results", "get", "outer", "a") == [8, [7, 14]]
+def test_playbooks_in_playbooks_go_along(shell: ServerShell) -> None:
+    (shell.folder / "inner.yaml").write_text(INNER)
+    (shell.folder / "outer.yaml").write_text(OUTER)
+    shell("run", "outer.yaml", "--param", "n=7", "--run-id", "outer")
+    assert shell.json("results", "get", "outer", "a") == [8, [7, 14]]
 
 
-def test_looking(desk: Desk) -> None:
-    desk("run", "quick.yaml", "--run-id", "looked-at")
-    rows = [json.loads(line) for line in desk("list", "--plan", "quick", "--json").splitlines()]
+def test_looking(shell: ServerShell) -> None:
+    shell("run", "quick.yaml", "--run-id", "looked-at")
+    rows = [json.loads(line) for line in shell("list", "--plan", "quick", "--json").splitlines()]
     assert "looked-at" in {row["runId"] for row in rows}
-    assert desk.json("show", "looked", "--at", "3")["status"] == "RUNNING"
-    assert len(desk("events", "looked-at", "--json").splitlines()) == 5
-    assert len(desk("events", "looked-at", "--after", "3").splitlines()) == 2
-    assert desk("alerts").strip() != ""
-    assert desk.json("artifacts", "list", "looked-at") == []
-    assert desk.json("verify", "looked-at")["ok"] is True
-    assert desk.json("rebuild", "--check")["different"] == []
-    desk("anchor", "-o", "anchor.json")
-    assert desk.json("verify", "--anchor", "anchor.json")["ok"] is True
-    names = {fact["name"]: fact["state"] for fact in desk.json("doctor")}
+    assert shell.json("show", "looked", "--at", "3")["status"] == "RUNNING"
+    assert len(shell("events", "looked-at", "--json").splitlines()) == 5
+    assert len(shell("events", "looked-at", "--after", "3").splitlines()) == 2
+    assert shell("alerts").strip() != ""
+    assert shell.json("artifacts", "list", "looked-at") == []
+    assert shell.json("verify", "looked-at")["ok"] is True
+    assert shell.json("rebuild", "--check")["different"] == []
+    shell("anchor", "-o", "anchor.json")
+    assert shell.json("verify", "--anchor", "anchor.json")["ok"] is True
+    names = {fact["name"]: fact["state"] for fact in shell.json("doctor")}
     assert names["ready"] == names["you are"] == names["store"] == "ok"
-    assert "recover abandoned runs automatically" in desk.run("recover").stderr
+    assert "recover abandoned runs automatically" in shell.run("recover").stderr
 
 
-def test_events_in_and_out(desk: Desk) -> None:
-    desk("run", "quick.yaml", "--run-id", "exported")
-    lines = desk("export", "exported")
+def test_events_in_and_out(shell: ServerShell) -> None:
+    shell("run", "quick.yaml", "--run-id", "exported")
+    lines = shell("export", "exported")
     renamed = lines.replace('"exported"', '"imported"')
-    taken = json.loads(desk("import", "-", "--json", stdin=renamed, code=2))
+    taken = json.loads(shell("import", "-", "--json", stdin=renamed, code=2))
     assert taken["imported"] == 0  # the keys say which run they are of
-    assert json.loads(desk("import", "-", "--json", stdin=lines))["duplicates"] == 5
-    key = desk.json(
+    assert json.loads(shell("import", "-", "--json", stdin=lines))["duplicates"] == 5
+    key = shell.json(
         "key", "--run-id", "new", "--attempt", "1", "--type", "RunQueued", "--plan-id", "p", "--plan-version", "1"
     )
     event = {
@@ -203,31 +207,31 @@ def test_events_in_and_out(desk: Desk) -> None:
         "idempotencyKey": key["key"],
         "emittedAt": "2026-01-31T08:00:00Z",
     }
-    receipts = desk("append", "-", "--json", stdin=f"{json.dumps(event)}\n{json.dumps(event)}\n")
+    receipts = shell("append", "-", "--json", stdin=f"{json.dumps(event)}\n{json.dumps(event)}\n")
     assert [json.loads(line)["status"] for line in receipts.splitlines()] == ["appended", "duplicate"]
-    refused = desk("append", "-", "--json", stdin="nonsense\n", code=2)
+    refused = shell("append", "-", "--json", stdin="nonsense\n", code=2)
     assert json.loads(refused)["code"] == "SCHEMA_VALIDATION_FAILED"
 
 
-def test_what_is_wrong_is_said_in_the_same_words(desk: Desk) -> None:
-    assert "RUN_NOT_FOUND" in desk.run("show", "nosuch").stderr
-    assert desk.run("show", "nosuch").returncode == 2
-    done = desk.run("list", RUNWRIGHT_SERVER="http://127.0.0.1:1")
+def test_what_is_wrong_is_said_in_the_same_words(shell: ServerShell) -> None:
+    assert "RUN_NOT_FOUND" in shell.run("show", "nosuch").stderr
+    assert shell.run("show", "nosuch").returncode == 2
+    done = shell.run("list", RUNWRIGHT_SERVER="http://127.0.0.1:1")
     assert (done.returncode, "SERVER_UNREACHABLE" in done.stderr) == (3, True)
-    both = desk.run("list", "--store", "sqlite:///x.db", "--server", desk.address)
+    both = shell.run("list", "--store", "sqlite:///x.db", "--server", shell.address)
     assert both.returncode == 2
-    assert "STORE_UNAVAILABLE" in desk.run("list", "--store", "sqlite:///nosuch.db").stderr
+    assert "STORE_UNAVAILABLE" in shell.run("list", "--store", "sqlite:///nosuch.db").stderr
 
 
 def test_tokens_close_the_door(tmp_path: Path) -> None:
-    with served(tmp_path) as desk:
-        desk("run", "quick.yaml", "--run-id", "mine")
-        made = desk.json("token", "create", "root", "--role", "Admin")
+    with served(tmp_path) as shell:
+        shell("run", "quick.yaml", "--run-id", "mine")
+        made = shell.json("token", "create", "root", "--role", "Admin")
         env = {"RUNWRIGHT_TOKEN": made["token"]}
-        assert "AUTHN_REQUIRED" in desk.run("list").stderr
-        desk("list", **env)
-        second = json.loads(desk("token", "create", "vera", "--role", "viewer", "--tenant", "acme", "--json", **env))
-        assert "vera" in desk("token", "list", **env)
-        assert desk.run("cancel", "mine", RUNWRIGHT_TOKEN=second["token"]).returncode == 2
-        desk("token", "revoke", second["details"]["tokenId"], **env)
-        assert "AUTHN_FAILED" in desk.run("list", RUNWRIGHT_TOKEN=second["token"]).stderr
+        assert "AUTHN_REQUIRED" in shell.run("list").stderr
+        shell("list", **env)
+        second = json.loads(shell("token", "create", "vera", "--role", "viewer", "--tenant", "acme", "--json", **env))
+        assert "vera" in shell("token", "list", **env)
+        assert shell.run("cancel", "mine", RUNWRIGHT_TOKEN=second["token"]).returncode == 2
+        shell("token", "revoke", second["details"]["tokenId"], **env)
+        assert "AUTHN_FAILED" in shell.run("list", RUNWRIGHT_TOKEN=second["token"]).stderr
