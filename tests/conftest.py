@@ -1,4 +1,4 @@
-"""What every test can use: stores to run against, events to append, and async test functions."""
+"""Fixtures for all tests: stores, servers and event builders; also runs async test functions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ settings.register_profile("quick", max_examples=40, deadline=None, suppress_heal
 settings.register_profile("full", max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
-LIMIT = 3600 if PROFILE == "soak" else 120  # seconds a test
+LIMIT = 3600 if PROFILE == "soak" else 120  # seconds per test
 settings.load_profile(PROFILE)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests, each on an event loop of its own, with a limit so that none can hang."""
+    """Run each `async def` test on a new event loop, with a time limit so that none can hang."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
@@ -66,7 +66,7 @@ def nats() -> Iterator[Nats]:
 
 @pytest.fixture
 def bucket(bucket_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """An empty part of a bucket, as runwright.toml names it."""
+    """Settings in runwright.toml for an empty part of a bucket."""
     for name, value in bucket_server.CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     return bucket_server.settings(f"test-{os.getpid()}-{next(_numbers)}")
@@ -77,7 +77,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """An empty database of its own."""
+    """The URL of a new, empty database."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     yield postgres.create_database(name)
     postgres.drop_database(name)
@@ -85,7 +85,7 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Each store in turn: what holds for one must hold for all."""
+    """The URL of each store in turn, because all must behave alike."""
     if request.param == "memory":
         return "memory://"
     if request.param == "sqlite":
@@ -100,7 +100,7 @@ def make_log(store_url: str) -> Callable[..., rw.RunLog]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Each store that outlives its process."""
+    """The URL of each store that outlives its process, in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/runs.db"
     return request.getfixturevalue("postgres_url")
@@ -108,14 +108,14 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def file_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The embedded default, where the kind of store makes no difference. All that is kept beside it is the test's."""
+    """The URL of a SQLite store, for tests that need no other kind. Files next to it are in the test's folder."""
     monkeypatch.chdir(tmp_path)
     return f"sqlite:///{tmp_path}/runs.db"
 
 
 @pytest.fixture
 def store(durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each store that outlives its process, with what is kept beside it in a folder of the test's own."""
+    """The URL of each store that outlives its process. Files next to it are in the test's folder."""
     monkeypatch.chdir(tmp_path)
     return durable_url
 

@@ -39,17 +39,17 @@ async def test_events_get_consecutive_numbers_and_come_back_as_written(make_log:
 
 
 async def test_the_payload_is_kept_byte_for_byte(make_log: MakeLog, event: History) -> None:
-    odd = b'{ "a" :1.50,\n "b":"\\u00e4\xc3\xa4", "big": 123456789012345678901234567890 , "a2":{}}'
+    unusual_json = b'{ "a" :1.50,\n "b":"\\u00e4\xc3\xa4", "big": 123456789012345678901234567890 , "a2":{}}'
     async with make_log() as log:
         await log.append(event.started())
-        await log.append([msgspec.structs.replace(event("StepStarted", "a"), raw_payload=msgspec.Raw(odd))])
-        assert bytes((await log.read("run-1"))[2].raw_payload) == odd
+        await log.append([msgspec.structs.replace(event("StepStarted", "a"), raw_payload=msgspec.Raw(unusual_json))])
+        assert bytes((await log.read("run-1"))[2].raw_payload) == unusual_json
 
 
 async def test_a_duplicate_succeeds_with_the_first_ones_metadata(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         first = await log.append(event.started())
-        again = await log.append(event.started())  # other event ids, same keys
+        again = await log.append(event.started())  # new event ids, same keys
         assert [receipt.status for receipt in again] == ["duplicate", "duplicate"]
         for one, two in zip(first, again, strict=True):
             assert (two.event_id, two.run_seq, two.persisted_at) == (one.event_id, one.run_seq, one.persisted_at)
@@ -57,9 +57,7 @@ async def test_a_duplicate_succeeds_with_the_first_ones_metadata(make_log: MakeL
         assert len(await log.read("run-1")) == 2
 
 
-async def test_a_duplicate_succeeds_where_its_transition_would_now_be_illegal(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_duplicate_succeeds_when_its_transition_is_now_illegal(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("RunCompleted")])
         (again,) = await log.append([event("RunStarted")])
@@ -73,9 +71,7 @@ async def test_a_duplicate_within_one_batch_counts_once(make_log: MakeLog, event
         assert receipts[2].run_seq == 2
 
 
-async def test_a_duplicate_with_another_payload_is_counted_and_the_first_stays(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_payload_mismatch_is_counted_and_the_first_event_stays(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "ONE"})])
         (receipt,) = await log.append([event("StepFailed", "a", error={"code": "TWO"})])
@@ -94,10 +90,12 @@ async def test_an_event_id_may_not_name_two_events_of_a_run(make_log: MakeLog, e
         error = await refusal(log, reused)
         assert error.code == "EVENT_ID_REUSED"
         other = History("run-2")
-        await log.append([msgspec.structs.replace(other("RunQueued"), event_id=queued.event_id)])  # another run may
+        await log.append(
+            [msgspec.structs.replace(other("RunQueued"), event_id=queued.event_id)]
+        )  # allowed in another run
 
 
-async def test_an_illegal_transition_is_refused_in_the_same_words_every_time(make_log: MakeLog, event: History) -> None:
+async def test_illegal_transition_gets_the_same_refusal_every_time(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         first = await refusal(log, event("StepCompleted", "a"))
@@ -112,20 +110,18 @@ async def test_an_illegal_transition_is_refused_in_the_same_words_every_time(mak
         assert len(await log.read("run-1")) == 2
 
 
-async def test_a_run_keeps_its_context_for_life(make_log: MakeLog, event: History) -> None:
+async def test_run_context_cannot_change(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         for name in ("tenant_id", "project_id", "environment_id"):
-            stranger = History(**{name: "other"})
-            error = await refusal(log, stranger("StepStarted", "a"))
+            other_context = History(**{name: "other"})
+            error = await refusal(log, other_context("StepStarted", "a"))
             assert error.code == "RUN_CONTEXT_MISMATCH"
         assert (await refusal(log, History(plan_id="other")("RunStarted"))).code == "RUN_CONTEXT_MISMATCH"
         assert (await refusal(log, History(plan_version="2")("RunStarted"))).code == "RUN_CONTEXT_MISMATCH"
 
 
-async def test_an_append_to_an_unknown_run_makes_it_and_a_refused_one_does_not(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_accepted_append_creates_a_run_and_refused_does_not(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await refusal(log, event("StepStarted", "a"))
         with pytest.raises(rw.RunwrightError) as caught:
@@ -135,13 +131,11 @@ async def test_an_append_to_an_unknown_run_makes_it_and_a_refused_one_does_not(
         assert (await log.snapshot("run-1")).status == "PENDING"
 
 
-async def test_a_refused_event_does_not_fix_the_context_of_a_run_that_was_never_made(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_refused_event_does_not_fix_the_context_of_a_new_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        stranger = History(tenant_id="other")
+        other_context = History(tenant_id="other")
         results = await asyncio.gather(
-            log.append([stranger("StepStarted", "a")]), log.append([event("RunQueued")]), return_exceptions=True
+            log.append([other_context("StepStarted", "a")]), log.append([event("RunQueued")]), return_exceptions=True
         )
         assert isinstance(results[0], rw.AppendRefused)
         assert not isinstance(results[1], BaseException)
@@ -160,7 +154,7 @@ async def test_a_batch_is_all_or_nothing_for_each_run(make_log: MakeLog, event: 
         assert [record.event_type for record in await log.read("run-2")] == ["RunQueued", "RunStarted"]
 
 
-async def test_a_refused_batch_leaves_no_trace_in_what_is_judged_next(make_log: MakeLog, event: History) -> None:
+async def test_refused_batch_does_not_affect_later_appends(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         for _ in range(2):
@@ -175,7 +169,7 @@ async def test_a_refused_batch_leaves_no_trace_in_what_is_judged_next(make_log: 
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_a_stream_goes_in_up_to_the_first_refusal_of_each_run(make_log: MakeLog, event: History) -> None:
+async def test_ingest_stops_each_run_at_its_first_refusal(make_log: MakeLog, event: History) -> None:
     other = History("run-2")
     async with make_log() as log:
         blocked: set[str] = set()
@@ -188,7 +182,7 @@ async def test_a_stream_goes_in_up_to_the_first_refusal_of_each_run(make_log: Ma
         assert blocked == {"run-1"}
 
 
-async def test_create_run_makes_run_and_first_events_together_and_only_once(make_log: MakeLog, event: History) -> None:
+async def test_create_run_is_atomic_and_refuses_existing_runs(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         receipts = await log.create_run(event.run, event.started())
         assert [receipt.run_seq for receipt in receipts] == [1, 2]
@@ -205,7 +199,7 @@ async def test_create_run_makes_run_and_first_events_together_and_only_once(make
             await log.find_run("run-3")
 
 
-async def test_an_append_can_be_made_conditional_on_the_runs_last_event(make_log: MakeLog, event: History) -> None:
+async def test_append_with_expected_seq_is_conditional(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([event("RunQueued")], expected_seq=0)
         error = await refusal(log, event("RunStarted"), expected_seq=0)
@@ -214,10 +208,10 @@ async def test_an_append_can_be_made_conditional_on_the_runs_last_event(make_log
         (receipt,) = await log.append([event("RunStarted")], expected_seq=1)
         assert receipt.run_seq == 2
         (again,) = await log.append([event("RunStarted")], expected_seq=1)
-        assert again.status == "duplicate"  # a retry of what is there succeeds whatever it expected
+        assert again.status == "duplicate"  # a retry of a stored event succeeds despite its expected_seq
 
 
-async def test_of_many_conditional_appends_at_once_exactly_one_gets_in(make_log: MakeLog, event: History) -> None:
+async def test_exactly_one_of_many_conditional_appends_succeeds(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         steps = [event("StepStarted", f"step-{number}") for number in range(20)]
@@ -226,7 +220,7 @@ async def test_of_many_conditional_appends_at_once_exactly_one_gets_in(make_log:
         assert len(await log.read("run-1")) == 3
 
 
-async def test_many_appends_at_once_to_many_runs_keep_every_promise(make_log: MakeLog) -> None:
+async def test_concurrent_appends_to_many_runs_leave_a_valid_log(make_log: MakeLog) -> None:
     async def one(number: int) -> None:
         events = History(f"run-{number:03}")
         await log.append(events.started())
@@ -245,7 +239,7 @@ async def test_many_appends_at_once_to_many_runs_keep_every_promise(make_log: Ma
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_unknown_types_are_kept_shown_and_change_nothing(make_log: MakeLog, event: History) -> None:
+async def test_unknown_event_types_are_stored_and_change_no_status(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("SomethingNew", "anything", x=1), event("AnotherThing")])
         snapshot = await log.snapshot("run-1")
@@ -256,7 +250,7 @@ async def test_unknown_types_are_kept_shown_and_change_nothing(make_log: MakeLog
 
 
 async def test_persisted_time_never_runs_backwards_within_a_run(make_log: MakeLog, event: History) -> None:
-    class Wobbly:
+    class UnsteadyClock:
         times = iter([5_000_000, 9_000_000, 2_000_000, 1_000_000, 9_500_000] + [10_000_000] * 1000)
 
         def now(self) -> int:
@@ -268,7 +262,7 @@ async def test_persisted_time_never_runs_backwards_within_a_run(make_log: MakeLo
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(seconds)
 
-    async with make_log(clock=Wobbly()) as log:
+    async with make_log(clock=UnsteadyClock()) as log:
         for item in (*event.started(), event("StepStarted", "a"), event("StepCompleted", "a")):
             await log.append([item])
         times = [record.persisted_at for record in await log.read("run-1")]
@@ -277,8 +271,8 @@ async def test_persisted_time_never_runs_backwards_within_a_run(make_log: MakeLo
 
 
 @pytest.mark.parametrize("size", [600, 3000])
-async def test_a_long_run_is_judged_like_a_short_one(make_log: MakeLog, event: History, size: int) -> None:
-    """Beyond 2048 events keys are looked up instead of remembered; nobody may notice."""
+async def test_long_runs_are_validated_like_short_ones(make_log: MakeLog, event: History, size: int) -> None:
+    """Beyond 2048 events keys are read from the store instead of memory, with the same results."""
     async with make_log() as log:
         await log.append(event.started())
         steps = [f"step-{number}" for number in range(size // 2)]

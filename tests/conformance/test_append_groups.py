@@ -1,4 +1,4 @@
-"""Appends that are committed together must be judged as if each had come alone."""
+"""Appends that are committed together must be validated as if each were committed alone."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from support.events import History
 MakeLog = Callable[..., rw.RunLog]
 
 
-async def together(*calls: object) -> list[object]:
-    """Start the calls at once, so that they are queued behind each other, in order."""
+async def run_concurrently(*calls: object) -> list[object]:
+    """Start the calls at once, so that they are queued in order."""
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-def code(result: object) -> str:
+def code_of(result: object) -> str:
     return str(result.code) if isinstance(result, rw.RunwrightError) else "ok"
 
 
 async def test_a_refusal_does_not_undo_the_creation_before_it(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(History("warm-up").started())
-        results = await together(
+        results = await run_concurrently(
             log.create_run(event.run, enforcement=rw.Enforcement.OBSERVE),
             log.append([History(plan_id="other")("RunStarted")]),
             log.append([event("RunStarted")]),
             log.create_run(event.run),
         )
-        assert [code(result) for result in results] == ["ok", "RUN_CONTEXT_MISMATCH", "ok", "RUN_ALREADY_EXISTS"]
+        assert [code_of(result) for result in results] == ["ok", "RUN_CONTEXT_MISMATCH", "ok", "RUN_ALREADY_EXISTS"]
         assert (await log.find_run("run-1")).enforcement == "observe"
 
 
-async def test_a_twin_in_a_refused_batch_gets_no_receipt(make_log: MakeLog, event: History) -> None:
+async def test_duplicate_in_a_refused_batch_gets_no_receipt(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         with pytest.raises(rw.AppendRefused) as caught:
             await log.append([event("RunStarted"), event("RunStarted"), event("RunResumed")])
@@ -45,17 +45,17 @@ async def test_a_twin_in_a_refused_batch_gets_no_receipt(make_log: MakeLog, even
             await log.find_run("run-1")
 
 
-async def test_a_run_made_in_a_group_is_owned_from_its_first_moment(make_log: MakeLog, event: History) -> None:
+async def test_run_created_with_a_fence_is_owned_at_once(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         lease = await log.leases.acquire("one", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
-        results = await together(
+        results = await run_concurrently(
             log.create_run(event.run, event.started(), fence=fence), log.append([event("RunCancelled")])
         )
-        assert [code(result) for result in results] == ["ok", "RUN_OWNED"]
+        assert [code_of(result) for result in results] == ["ok", "RUN_OWNED"]
 
 
-async def test_a_fence_that_nobody_holds_makes_no_run(make_log: MakeLog, event: History) -> None:
+async def test_stale_fence_creates_no_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         old = await log.leases.acquire("one", ttl=30)
         await log.leases.acquire("one", ttl=30)
@@ -72,26 +72,28 @@ async def test_a_refused_batch_raises_no_alert(make_log: MakeLog, event: History
     async with make_log() as log:
         await log.create_run(event.run, enforcement=rw.Enforcement.OBSERVE)
         broken = msgspec.structs.replace(event("StepFailed", "a"), raw_payload=msgspec.Raw(b"[]"))
-        results = await together(log.append([event("RunCompleted"), broken]), log.append(History("beside").started()))
-        assert code(results[0]) == "SCHEMA_VALIDATION_FAILED"
+        results = await run_concurrently(
+            log.append([event("RunCompleted"), broken]), log.append(History("beside").started())
+        )
+        assert code_of(results[0]) == "SCHEMA_VALIDATION_FAILED"
         assert await log.alerts() == []
 
 
-async def test_long_names_of_another_engine_spoil_nothing(make_log: MakeLog) -> None:
-    """What one append brings must not fail those that happen to be committed with it."""
+async def test_long_engine_names_do_not_fail_other_appends(make_log: MakeLog) -> None:
+    """The content of one append must not fail others in the same commit."""
     names = {"provider": "p" * 1000, "workflowId": "w" * 1000, "runId": "r" * 1000}
     async with make_log() as log:
         histories = [History(f"run-{number}") for number in range(20)]
         long = History("long")
-        results = await together(
+        results = await run_concurrently(
             log.append([long("RunQueued"), long("RunStarted", engineRun=names)]),
             *(log.append(history.started()) for history in histories),
         )
-        assert {code(result) for result in results} == {"ok"}
+        assert {code_of(result) for result in results} == {"ok"}
         assert (await log.find_engine_run("p" * 1000, "w" * 1000, "r" * 1000)).identity.run_id == "long"
 
 
-async def test_arguments_that_make_no_sense_are_named_as_such(make_log: MakeLog, event: History) -> None:
+async def test_invalid_arguments_are_refused_with_codes(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         for call in (

@@ -1,6 +1,6 @@
-"""What the source contracts demand of a log, where no other test would notice its absence.
+"""Requirements of the source contracts on a log that no other test covers.
 
-`docs/conformance.md` maps each of their rules to the test that keeps it; the ones here fill its gaps.
+`docs/conformance.md` maps each rule of the contracts to the tests that check it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REQUIRED = [
 
 
 def broken_events(event: History) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Events that are right but for one thing, each with a word for what that is."""
+    """Events with exactly one defect, each with a description of it."""
 
     def document(name: str, step_id: str | None, **changes: Any) -> dict[str, Any]:
         content = {**json.loads(msgspec.json.encode(event(name))), "stepId": step_id, **changes}
@@ -77,8 +77,8 @@ def broken_events(event: History) -> Iterable[tuple[str, dict[str, Any]]]:
             ("idempotencyKey", "0" * 64),
         ):
             yield f"{kind} with {name} {value}", document(kind, step_id, **{name: value})
-        longer = f"default|run-1|{step_id or 'RUN'}|1|{kind}|orders|1"
-        wrong = sha256(longer.encode()).hexdigest()
+        preimage_with_tenant = f"default|run-1|{step_id or 'RUN'}|1|{kind}|orders|1"
+        wrong = sha256(preimage_with_tenant.encode()).hexdigest()
         yield f"{kind} with its tenant in the key", document(kind, step_id, idempotencyKey=wrong)
     yield "a run event with a step", document("RunPaused", "a")
     for kind in ("StepStarted", "StepCompleted", "StepFailed", "StepSkipped"):
@@ -89,43 +89,43 @@ def broken_events(event: History) -> Iterable[tuple[str, dict[str, Any]]]:
     yield "an error that is no object", document("StepFailed", "a", payload={"error": "broken"})
 
 
-async def test_an_event_that_breaks_the_envelope_or_its_schema_is_refused_and_leaves_nothing_behind(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_invalid_envelope_or_payload_is_refused_and_not_stored(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([event("RunStarted"), event("StepStarted", "other")])  # none of the events below
         before = await log.read("run-1")
-        for what, document in broken_events(event):
+        for description, document in broken_events(event):
             for _ in range(2):
                 (outcome,) = await log.ingest([json.dumps(document).encode()])
-                assert (outcome.status, getattr(outcome, "code", None)) == ("refused", "SCHEMA_VALIDATION_FAILED"), what
+                assert (outcome.status, getattr(outcome, "code", None)) == ("refused", "SCHEMA_VALIDATION_FAILED"), (
+                    description
+                )
         assert await log.read("run-1") == before
         assert len((await log.list_runs()).runs) == 1
 
 
-async def test_no_text_of_a_key_is_changed_before_it_is_hashed(make_log: MakeLog, event: History) -> None:
-    """Spaces at the ends, capitals, composed and decomposed letters: the key is over what was sent."""
+async def test_key_fields_are_hashed_without_normalization(make_log: MakeLog, event: History) -> None:
+    """Surrounding spaces, capitals, composed and decomposed letters: the key is over the text as sent."""
     names = ("runId", "stepId", "logicalAttemptId", "eventType", "planId", "planVersion")
     async with make_log() as log:
-        for number, odd in enumerate([name for name in names if name != "logicalAttemptId"]):
+        for number, field in enumerate([name for name in names if name != "logicalAttemptId"]):
             document = json.loads(msgspec.json.encode(event("SomethingNew", "a")))
-            document |= {"runId": f"run-{number}", odd: " \tÉ e\u0301 \u00a0"}
+            document |= {"runId": f"run-{number}", field: " \tÉ e\u0301 \u00a0"}
             preimage = "|".join(str(document[name]) for name in names)
             document["idempotencyKey"] = sha256(preimage.encode("utf-8")).hexdigest()
             (outcome,) = await log.ingest([json.dumps(document).encode()])
-            assert outcome.status == "appended", odd
+            assert outcome.status == "appended", field
             (record,) = await log.read(document["runId"])
             assert json.loads(msgspec.json.encode(record)).items() >= document.items()
 
 
-def test_event_ids_are_drawn_never_derived(event: History) -> None:
+def test_event_ids_are_random_and_not_derived(event: History) -> None:
     one, two = event("RunStarted"), event("RunStarted")
     assert one.idempotency_key == two.idempotency_key
     assert one.event_id != two.event_id
     assert uuid.UUID(one.event_id).version == 4
 
 
-async def test_where_the_engine_counts_no_attempts_the_attempt_is_one(make_log: MakeLog, event: History) -> None:
+async def test_engine_attempt_defaults_to_one(make_log: MakeLog, event: History) -> None:
     old = {"eventType": "RUN_STARTED", "runId": "old", "emittedAt": "2026-01-01T00:00:00Z", "eventId": "1"}
     context = {"tenantId": "t", "projectId": "p", "environmentId": "e", "planId": "p", "planVersion": "1"}
     async with make_log() as log:
@@ -135,32 +135,32 @@ async def test_where_the_engine_counts_no_attempts_the_attempt_is_one(make_log: 
             assert [record.engine_attempt_id for record in await log.read(run_id)] == [1]
 
 
-async def test_events_finer_than_a_step_or_beside_it_do_not_collide(make_log: MakeLog, event: History) -> None:
-    """Each names its entity in stepId; the log takes any name, also one that no grammar of ours would give."""
+async def test_task_checkpoint_and_signal_events_do_not_collide(make_log: MakeLog, event: History) -> None:
+    """Each event names its entity in stepId; the log accepts any name, also one outside our grammar."""
     paths = ["load[0]", "load[1]", "load~2[0]", "load@2[0]", "load[0]/fetch", "load[0]/fetch@2", "]]@~//[", "RUN", " "]
-    fine = [
+    fine_grained = [
         *(event("TaskStarted", path) for path in paths),
         *(event("CheckpointWritten", "load", ordinal) for ordinal in (1, 2, 3)),
         *(event("SignalAccepted", f"signal/{number}") for number in (1, 2)),
     ]
     async with make_log() as log:
-        receipts = await log.append([*event.started(), *fine])
-        assert [receipt.run_seq for receipt in receipts] == list(range(1, len(fine) + 3))
-        assert [record.step_id for record in await log.read("run-1", after=2)] == [item.step_id for item in fine]
+        receipts = await log.append([*event.started(), *fine_grained])
+        assert [receipt.run_seq for receipt in receipts] == list(range(1, len(fine_grained) + 3))
+        assert [record.step_id for record in await log.read("run-1", after=2)] == [
+            item.step_id for item in fine_grained
+        ]
 
 
-# Whose clock: RunEvents 2.3
+# Clocks: RunEvents 2.3
 
 
-async def test_persisted_time_is_the_authoritys_and_emitted_time_the_producers(
-    make_log: MakeLog, event: History
-) -> None:
-    strange = ["2999-01-01T00:00:00Z", "1999-12-31T23:59:59.5+00:00", "2024-02-29T00:00:00.123456789Z"]
+async def test_authority_sets_persisted_time_and_keeps_emitted_time(make_log: MakeLog, event: History) -> None:
+    emitted_times = ["2999-01-01T00:00:00Z", "1999-12-31T23:59:59.5+00:00", "2024-02-29T00:00:00.123456789Z"]
     items = [*event.started(), event("StepStarted", "a")]
     async with make_log() as log:
-        await log.append([emitted(item, moment) for item, moment in zip(items, strange, strict=True)])
+        await log.append([emitted(item, moment) for item, moment in zip(items, emitted_times, strict=True)])
         records = await log.read("run-1")
-    assert [record.emitted_at for record in records] == strange
+    assert [record.emitted_at for record in records] == emitted_times
     now = datetime.now(UTC)
     for record in records:
         persisted_at = datetime.fromisoformat(record.persisted_at)
@@ -168,9 +168,7 @@ async def test_persisted_time_is_the_authoritys_and_emitted_time_the_producers(
         assert persisted_at.utcoffset() == timedelta(0)
 
 
-async def test_time_windows_are_by_the_authoritys_clock_whatever_producers_say(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_time_filters_use_the_authoritys_clock(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([emitted(event("RunQueued"), "2999-01-01T00:00:00Z")])
         await log.append([emitted(event("RunStarted"), "1999-01-01T00:00:00Z")])
@@ -188,19 +186,17 @@ async def test_time_windows_are_by_the_authoritys_clock_whatever_producers_say(
 # Identity and duplicates: RunEvents 2.5, 3.2; ExecutionSemantics 1.1, 1.3
 
 
-async def test_of_many_who_append_the_same_event_at_once_all_get_the_same_answer(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_concurrent_duplicates_all_refer_to_one_stored_event(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
-        same = [event("StepStarted", "a") for _ in range(20)]  # ids of their own
+        same = [event("StepStarted", "a") for _ in range(20)]  # each has its own event id
         answers = [receipt for (receipt,) in await asyncio.gather(*(log.append([item]) for item in same))]
         (record,) = await log.read("run-1", after=2)
         assert {(a.event_id, a.run_seq, a.persisted_at) for a in answers} == {(record.event_id, 3, record.persisted_at)}
         assert sorted(answer.status for answer in answers) == ["appended"] + ["duplicate"] * 19
 
 
-async def test_an_attempt_that_the_platform_tried_again_is_the_same_event(make_log: MakeLog, event: History) -> None:
+async def test_repeated_engine_attempt_is_a_duplicate(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a")])
         again = rw.new_event("StepStarted", event.run, step_id="a", engine_attempt=3)
@@ -212,21 +208,19 @@ async def test_an_attempt_that_the_platform_tried_again_is_the_same_event(make_l
 
 
 async def test_a_producer_can_rebuild_its_event_ids_from_the_log(make_log: MakeLog, event: History) -> None:
-    """A registry of ids needs no storage of its own: after a restart the log tells which id each key has."""
+    """A registry of ids needs no storage of its own: after a restart the log has the id of each key."""
     emitted_before = [*event.started(), event("StepStarted", "a")]
     async with make_log() as log:
         await log.append(emitted_before)
         registry = {record.idempotency_key: record.event_id async for record in log.events("run-1")}
         assert registry == {item.idempotency_key: item.event_id for item in emitted_before}
-        lost = event("StepStarted", "a")  # emitted again by a producer that forgot its id
+        lost = event("StepStarted", "a")  # emitted again by a producer that lost its ids
         (receipt,) = await log.append([lost])
         assert receipt.event_id == registry[lost.idempotency_key] != lost.event_id
 
 
-async def test_the_database_itself_refuses_a_second_event_under_one_number_or_one_key(
-    durable_url: str, event: History
-) -> None:
-    """The authority never tries. Should anything else ever write there, the store still keeps the promise."""
+async def test_database_constraints_reject_a_reused_seq_or_key(durable_url: str, event: History) -> None:
+    """The authority never tries this; the constraints protect the log from any other writer."""
     async with rw.open_log(durable_url) as log:
         await log.append([*event.started(), event("StepStarted", "a")])
     copied = (
@@ -253,27 +247,25 @@ async def test_the_database_itself_refuses_a_second_event_under_one_number_or_on
             await server.close()
 
 
-async def test_what_was_read_once_reads_the_same_ever_after(make_log: MakeLog, event: History) -> None:
-    """Append-only: whatever is done to a run, no event of it changes any more."""
+async def test_stored_events_never_change(make_log: MakeLog, event: History) -> None:
+    """The log is append-only: no operation on a run changes its stored events."""
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "ONE"})])
-        once = await log.read("run-1")
+        before_changes = await log.read("run-1")
         fence = await log.leases.claim_run("run-1", await log.leases.acquire("me", ttl=30))
         await log.append([event("StepFailed", "a", error={"code": "TWO"})], fence=fence)
         assert await code_of(log.append([event("StepCompleted", "a")], fence=fence)) == "INVALID_TRANSITION"
         await log.append([event("StepStarted", "a", 2), event("StepCompleted", "a", 2)], fence=fence)
         await log.append([event("RunCancelled")], fence=fence)
         await log.rebuild()
-        assert (await log.read("run-1"))[:4] == once
-        assert (await log.read_all()).records[:4] == once
+        assert (await log.read("run-1"))[:4] == before_changes
+        assert (await log.read_all()).records[:4] == before_changes
 
 
 # Unknown types and unpersisted events: RunEvents 1.3
 
 
-async def test_an_event_of_an_unknown_type_is_given_back_whole_and_deduplicated(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_unknown_event_types_are_returned_and_deduplicated(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("SomethingNew", "x", deep={"a": [1, None]}), event("AnotherThing")])
         assert [r.status for r in await log.append([event("SomethingNew", "x", deep={"a": [1, None]})])] == [
@@ -289,8 +281,8 @@ async def test_an_event_of_an_unknown_type_is_given_back_whole_and_deduplicated(
         assert projector.alerts == {}
 
 
-def test_what_was_never_persisted_cannot_be_folded(event: History) -> None:
-    """Only the authority's number says where an event belongs; a producer's event has none."""
+def test_unpersisted_events_cannot_be_folded(event: History) -> None:
+    """Only the authority's number gives the position of an event; a producer's event has none."""
     with pytest.raises(AttributeError, match="run_seq"):
         rw.SnapshotProjector().project_run("run-1", event.started())  # type: ignore[arg-type]
 
@@ -332,13 +324,13 @@ STEP_MOVES = {
 }
 
 
-async def test_runs_move_by_the_contracts_table_and_by_nothing_else(make_log: MakeLog) -> None:
+async def test_runs_allow_exactly_the_contracts_transitions(make_log: MakeLog) -> None:
     async with make_log() as log:
         for status, history in REACHED_BY.items():
             for name, (legal_in, leads_to) in RUN_MOVES.items():
                 event = History(f"{status} {name}")
                 await log.append([event(earlier) for earlier in history])
-                move = event(name, "signal/1" if name.startswith("Signal") else None, 9)  # 9: no duplicate of any
+                move = event(name, "signal/1" if name.startswith("Signal") else None, 9)  # attempt 9 is no duplicate
                 if status in legal_in.split():
                     await log.append([move])
                     expected = status if leads_to == "as it was" else leads_to
@@ -350,7 +342,7 @@ async def test_runs_move_by_the_contracts_table_and_by_nothing_else(make_log: Ma
                 assert snapshot.last_event_seq == len(history) + (status in legal_in.split())
 
 
-async def test_steps_move_by_the_contracts_table_and_by_nothing_else(make_log: MakeLog) -> None:
+async def test_steps_allow_exactly_the_contracts_transitions(make_log: MakeLog) -> None:
     async with make_log() as log:
         for status, history in STEP_REACHED_BY.items():
             for name, (legal_in, leads_to) in STEP_MOVES.items():
@@ -368,9 +360,7 @@ async def test_steps_move_by_the_contracts_table_and_by_nothing_else(make_log: M
                 assert [step.status for step in steps] == ([] if expected == "PENDING" else [expected])
 
 
-async def test_a_refused_event_is_not_remembered_and_gets_in_once_it_is_legal(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_refused_event_is_accepted_once_it_is_legal(make_log: MakeLog, event: History) -> None:
     early = event("StepCompleted", "a")
     async with make_log() as log:
         await log.append(event.started())
@@ -382,31 +372,33 @@ async def test_a_refused_event_is_not_remembered_and_gets_in_once_it_is_legal(
         assert (receipt.status, receipt.run_seq, receipt.event_id) == ("appended", 4, early.event_id)
 
 
-async def test_the_checks_come_in_their_order(make_log: MakeLog, event: History) -> None:
-    """Each event here is wrong in two ways; the answer is the one that comes first. Producers rely on it."""
+async def test_append_checks_run_in_a_fixed_order(make_log: MakeLog, event: History) -> None:
+    """Each event has two defects and the refusal names the one that is checked first. Producers rely on it."""
 
     def changed(item: rw.RunEventWrite, **changes: Any) -> rw.RunEventWrite:
         return msgspec.structs.replace(item, **changes)
 
     bad_payload = msgspec.Raw(b'{"error": "text"}')
-    gone, stale = "SCHEMA_VALIDATION_FAILED", rw.Fence("nobody", 7)
+    invalid, stale = "SCHEMA_VALIDATION_FAILED", rw.Fence("nobody", 7)
     async with make_log() as log:
         queued, started = event.started()
         await log.append([queued, started, event("StepStarted", "a")])
         illegal = event("StepFailed", "b")
-        in_two_ways: list[tuple[str, rw.RunEventWrite, dict[str, Any]]] = [
-            (gone, changed(started, tenant_id="other", idempotency_key="0" * 64), {}),  # key, context
+        cases: list[tuple[str, rw.RunEventWrite, dict[str, Any]]] = [
+            (invalid, changed(started, tenant_id="other", idempotency_key="0" * 64), {}),  # key, context
             ("RUN_CONTEXT_MISMATCH", changed(started, tenant_id="other"), {}),  # context, duplicate
             ("EVENT_ID_REUSED", changed(illegal, event_id=queued.event_id, raw_payload=bad_payload), {}),  # id, payload
-            (gone, changed(illegal, raw_payload=bad_payload), {"fence": stale}),  # payload, fence
+            (invalid, changed(illegal, raw_payload=bad_payload), {"fence": stale}),  # payload, fence
             ("STALE_FENCE", illegal, {"fence": stale, "expected_seq": 1}),  # fence, expected number
             ("SEQ_CONFLICT", illegal, {"expected_seq": 1}),  # expected number, transition
             ("INVALID_TRANSITION", illegal, {}),
         ]
-        for code, item, options in in_two_ways:
+        for code, item, options in cases:
             assert await code_of(log.append([item], **options)) == code
-        twice = changed(started, event_id=queued.event_id, raw_payload=msgspec.Raw(b'{"status": 7}'))
-        (receipt,) = await log.append([twice], fence=stale, expected_seq=1)  # a duplicate, whatever else is wrong
+        duplicate = changed(started, event_id=queued.event_id, raw_payload=msgspec.Raw(b'{"status": 7}'))
+        (receipt,) = await log.append(
+            [duplicate], fence=stale, expected_seq=1
+        )  # duplicates are accepted despite other defects
         assert (receipt.status, receipt.event_id) == ("duplicate", started.event_id)
         assert len(await log.read("run-1")) == 3
 
@@ -414,9 +406,7 @@ async def test_the_checks_come_in_their_order(make_log: MakeLog, event: History)
 # Snapshots and projections: ExecutionSemantics 1.1, 1.4, 1.5, A.1
 
 
-async def test_a_start_sets_status_engine_reference_time_and_watermark_and_only_the_first_does(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_only_the_first_run_start_changes_the_snapshot(make_log: MakeLog, event: History) -> None:
     first = {"engineRunRef": "temporal://default/orders/w/r", "startedAt": "2026-02-11T10:30:00.000Z"}
     async with make_log() as log:
         await log.append([event("RunQueued"), event("RunStarted", **first)])
@@ -426,7 +416,7 @@ async def test_a_start_sets_status_engine_reference_time_and_watermark_and_only_
     assert (snapshot.engine_run_ref, snapshot.started_at) == (first["engineRunRef"], first["startedAt"])
 
 
-async def test_a_snapshot_lists_a_step_from_its_first_event_on(make_log: MakeLog, event: History) -> None:
+async def test_snapshot_lists_a_step_from_its_first_transition_on(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepScheduled", "a")])
         assert await code_of(log.append([event("StepCompleted", "b")])) == "INVALID_TRANSITION"
@@ -436,16 +426,14 @@ async def test_a_snapshot_lists_a_step_from_its_first_event_on(make_log: MakeLog
         assert [(step.step_id, step.status) for step in steps] == [("b", "RUNNING"), ("a", "SKIPPED")]
 
 
-async def test_a_consumer_that_missed_an_event_goes_stale_reads_again_and_agrees_with_the_log(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_projector_recovers_from_a_missed_event(make_log: MakeLog, event: History) -> None:
     projector = rw.SnapshotProjector()
     async with make_log() as log:
         await log.append(event.started())
         snapshot = projector.project_run("run-1", await log.read("run-1"))
         await log.append([event("StepStarted", "a"), event("StepFailed", "a"), event("StepStarted", "a", 2)])
         news = await log.read("run-1", after=snapshot.last_event_seq)
-        stale = projector.incremental_project(snapshot, news[1:])  # the first of them got lost on its way
+        stale = projector.incremental_project(snapshot, news[1:])  # the first new event is lost
         assert (stale.stale, stale.last_event_seq, stale.steps) == (True, 2, ())
         fresh = projector.project_run("run-1", await log.read("run-1"))
         assert projector.resync_done(fresh, news[-1].run_seq)
@@ -461,12 +449,12 @@ async def test_a_consumer_that_missed_an_event_goes_stale_reads_again_and_agrees
 # The write budget: ExecutionSemantics 5
 
 
-def test_an_append_has_three_seconds_unless_said_otherwise() -> None:
+def test_write_budget_defaults_to_three_seconds() -> None:
     assert inspect.signature(rw.open_log).parameters["write_budget"].default == 3.0
 
 
-async def test_no_type_of_event_is_acknowledged_before_it_is_in_the_store(tmp_path: Path, event: History) -> None:
-    """The log itself fails open for nothing; whether a start may go ahead unwritten is its driver's affair."""
+async def test_no_event_is_acknowledged_before_it_is_stored(tmp_path: Path, event: History) -> None:
+    """The log never fails open; whether a start may proceed without being stored is decided by its driver."""
     path = tmp_path / "runs.db"
     ends = [event("StepCompleted", "b"), event("StepFailed", "c"), event("StepStarted", "a")]
     async with rw.open_log(f"sqlite:///{path}", write_budget=0.3) as log:
@@ -483,11 +471,11 @@ async def test_no_type_of_event_is_acknowledged_before_it_is_in_the_store(tmp_pa
         assert [receipt.status for receipt in await log.append(ends)] == ["appended"] * 3
 
 
-# One truth: RFC-002
+# Single source of truth: RFC-002
 
 
-async def test_a_list_is_made_of_summaries_and_replays_nothing(durable_url: str) -> None:
-    """Take all events away: the list does not even notice, so it cannot have read them."""
+async def test_run_list_reads_summaries_and_no_events(durable_url: str) -> None:
+    """The list is the same after all events were deleted, so it does not read them."""
     async with rw.open_log(durable_url) as log:
         for number in range(3):
             event = History(f"run-{number}")
@@ -518,7 +506,7 @@ RFC_002 = {
 }
 
 
-async def test_the_names_of_rfc_002_are_understood_on_import_only(make_log: MakeLog, event: History) -> None:
+async def test_rfc_002_event_types_are_converted_on_import_only(make_log: MakeLog, event: History) -> None:
     context = {"tenantId": "t", "projectId": "p", "environmentId": "e", "planId": "p", "planVersion": "1"}
     lines: list[bytes] = []
     for name in RFC_002:
@@ -528,23 +516,23 @@ async def test_the_names_of_rfc_002_are_understood_on_import_only(make_log: Make
     async with make_log() as log:
         await log.append([event("RunQueued"), event("RUN_STARTED")])
         assert [record.event_type for record in await log.read("run-1")] == ["RunQueued", "RUN_STARTED"]
-        assert (await log.snapshot("run-1")).status == "PENDING"  # to the log it is a type that nobody knows
+        assert (await log.snapshot("run-1")).status == "PENDING"  # the log treats it as an unknown type
         assert {outcome.status for outcome in await Importer(log).import_lines(lines)} == {"appended"}
         assert [record.event_type for record in await log.read("old")] == list(RFC_002.values())
         assert (await log.snapshot("old")).status == "COMPLETED"
 
 
-async def test_an_anchor_finds_what_a_chain_alone_cannot(make_log: MakeLog) -> None:
-    """A cut tail, a deleted run and a history written anew are each a flawless chain."""
+async def test_anchor_detects_changes_that_keep_the_chain_valid(make_log: MakeLog) -> None:
+    """A cut tail, a deleted run and a rewritten history each have a valid chain."""
     key = Ed25519PrivateKey.generate()
-    cut, deleted, anew, whole = (History(name) for name in ("cut", "deleted", "anew", "whole"))
+    cut, deleted, rewritten, whole = (History(name) for name in ("cut", "deleted", "anew", "whole"))
     async with make_log() as log, rw.open_log("memory://") as before:
-        await log.append([*cut.started(), *anew.started(), *whole.started()])
+        await log.append([*cut.started(), *rewritten.started(), *whole.started()])
         assert [finding async for finding in compare(log, await make_anchor(log, key))] == []
-        own = await make_anchor(log, key)
+        own_anchor = await make_anchor(log, key)
         await log.append([whole("RunCompleted")])
-        assert [finding async for finding in compare(log, own)] == []  # having grown is fine
-        await before.append([*cut.started(), cut("RunCancelled"), *anew.started(), *deleted.started()])
+        assert [finding async for finding in compare(log, own_anchor)] == []  # new events are no finding
+        await before.append([*cut.started(), cut("RunCancelled"), *rewritten.started(), *deleted.started()])
         found = [finding async for finding in compare(log, await make_anchor(before, key))]
         assert [(finding.run_id, finding.kind, finding.run_seq) for finding in found] == [
             ("anew", "CHANGED", 2),

@@ -1,4 +1,4 @@
-"""Leases and fences on every store: of those who would drive a run, one may."""
+"""Leases and fences on every store: one process at a time may drive a run."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ async def code_of(work: object) -> str:
     return caught.value.code
 
 
-async def test_only_the_holder_may_change_the_runs_state(make_log: MakeLog, event: History) -> None:
+async def test_only_the_owner_may_change_the_state_of_a_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         lease = await log.leases.acquire("one", ttl=30)
         fence = await log.leases.claim_run("run-1", lease)
         assert await code_of(log.append([event("StepStarted", "a")])) == "RUN_OWNED"
         assert await code_of(log.append([event("RunPaused")])) == "RUN_OWNED"
-        await log.append([event("SignalAccepted", "signal/1")])  # anybody may
+        await log.append([event("SignalAccepted", "signal/1")])  # signals need no fence
         await log.append([event("StepStarted", "a")], fence=fence)
         assert (await log.append([event("StepStarted", "a")]))[0].status == "duplicate"
         await log.leases.release_run("run-1", fence)
         await log.append([event("StepCompleted", "a")])
 
 
-async def test_those_at_work_are_known(make_log: MakeLog) -> None:
+async def test_owners_lists_the_holders_of_live_leases(make_log: MakeLog) -> None:
     async with make_log() as log:
         assert await log.owners() == frozenset()
         first, second = await log.leases.acquire("one", ttl=30), await log.leases.acquire("two", ttl=0.05)
@@ -61,7 +61,7 @@ async def test_a_stale_fence_is_refused_and_writes_nothing(make_log: MakeLog, ev
         assert await code_of(log.leases.release_run("run-1", old)) == "STALE_FENCE"
 
 
-async def test_a_run_made_with_a_fence_belongs_to_its_maker(make_log: MakeLog, event: History) -> None:
+async def test_run_created_with_a_fence_is_owned_by_its_creator(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         lease = await log.leases.acquire("one", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
@@ -72,7 +72,7 @@ async def test_a_run_made_with_a_fence_belongs_to_its_maker(make_log: MakeLog, e
         await log.append([event("RunPaused")], fence=fence)
 
 
-async def test_a_lease_that_ended_stays_ended(make_log: MakeLog) -> None:
+async def test_expired_or_released_lease_cannot_be_renewed(make_log: MakeLog) -> None:
     async with make_log() as log:
         lease = await log.leases.acquire("one", ttl=0.05)
         lease = await log.leases.renew(lease)
@@ -86,7 +86,7 @@ async def test_a_lease_that_ended_stays_ended(make_log: MakeLog) -> None:
         assert await code_of(log.leases.renew(again)) == "LEASE_LOST"
 
 
-async def test_of_two_claims_at_once_one_wins(make_log: MakeLog, event: History) -> None:
+async def test_exactly_one_of_many_concurrent_claims_wins(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         leases = [await log.leases.acquire(f"owner-{number}", ttl=30) for number in range(8)]
@@ -98,7 +98,7 @@ async def test_of_two_claims_at_once_one_wins(make_log: MakeLog, event: History)
         assert {claim.code for claim in claims if isinstance(claim, rw.RunwrightError)} == {"RUN_OWNED"}
 
 
-async def test_runs_whose_time_has_come_or_whose_driver_died_are_claimed(make_log: MakeLog) -> None:
+async def test_claim_due_returns_due_and_abandoned_runs(make_log: MakeLog) -> None:
     async with make_log() as log:
         runs = {name: History(name) for name in ("due", "later", "idle", "orphan", "held", "ended")}
         for events in runs.values():
@@ -118,7 +118,7 @@ async def test_runs_whose_time_has_come_or_whose_driver_died_are_claimed(make_lo
         await log.append([runs["orphan"]("RunPaused")], fence=rw.Fence(me.owner, me.epoch))
 
 
-async def test_claims_need_a_living_lease_and_an_existing_run(make_log: MakeLog, event: History) -> None:
+async def test_claims_need_a_live_lease_and_an_existing_run(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
         lease = await log.leases.acquire("one", ttl=30)
@@ -128,7 +128,7 @@ async def test_claims_need_a_living_lease_and_an_existing_run(make_log: MakeLog,
         assert await code_of(log.leases.claim_due(lease)) == "LEASE_LOST"
 
 
-async def test_nobody_drives_a_run_that_has_ended(make_log: MakeLog, event: History) -> None:
+async def test_ended_run_has_no_owner(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         lease = await log.leases.acquire("me", ttl=30)
         fence = rw.Fence(lease.owner, lease.epoch)
@@ -137,11 +137,11 @@ async def test_nobody_drives_a_run_that_has_ended(make_log: MakeLog, event: Hist
         await log.append([event("RunCompleted")], fence=fence)
         row = await log.find_run("run-1")
         assert (row.owner, row.epoch, row.wake_at) == (None, None, None)
-        receipts = await log.append([event("RunCompleted")], fence=fence)  # settling an append whose answer was lost
+        receipts = await log.append([event("RunCompleted")], fence=fence)  # repeats an append whose answer was lost
         assert [receipt.status for receipt in receipts] == ["duplicate"]
 
 
-async def test_signals_can_be_seen_coming_without_reading_the_rest(make_log: MakeLog, event: History) -> None:
+async def test_signalled_runs_are_found_since_a_cursor(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("SignalAccepted", "signal/before")])
         cursor = await log.end_cursor()
@@ -153,7 +153,7 @@ async def test_signals_can_be_seen_coming_without_reading_the_rest(make_log: Mak
         assert (await log.runs_signalled_since(cursor))[0] == []
 
 
-async def test_an_event_is_found_by_what_it_is_about(make_log: MakeLog, event: History) -> None:
+async def test_event_is_found_by_type_step_and_attempt(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a")])
         found = await log.find_event("run-1", "StepFailed", "a")
@@ -162,7 +162,7 @@ async def test_an_event_is_found_by_what_it_is_about(make_log: MakeLog, event: H
         assert await log.find_event("run-1", "StepFailed", "a", attempt=2) is None
 
 
-async def test_a_plan_is_kept_under_its_hash(make_log: MakeLog) -> None:
+async def test_plan_is_stored_under_its_hash(make_log: MakeLog) -> None:
     body = b'{"steps":[]}'
     digest = sha256(body).hexdigest()
     async with make_log() as log:

@@ -1,4 +1,4 @@
-"""Reading on every store: pages, tails, waiting for news, time travel, lists, names."""
+"""Reading on every store: pages, tails, waiting for events, earlier states, lists, names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_run_is_read_in_pages_without_gaps(make_log: MakeLog, event: His
         assert [record.run_seq async for record in log.events("run-1", after=30)] == [31, 32]
 
 
-async def test_the_tail_gives_every_event_once_and_each_runs_in_order(make_log: MakeLog) -> None:
+async def test_tail_returns_each_event_once_and_runs_in_order(make_log: MakeLog) -> None:
     async with make_log() as log:
         for number in range(12):
             await log.append(History(f"run-{number}").started())
@@ -42,7 +42,7 @@ async def test_the_tail_gives_every_event_once_and_each_runs_in_order(make_log: 
         assert (late.run_id, late.step_id) == ("run-3", "late")
 
 
-async def test_a_cursor_from_elsewhere_is_refused(make_log: MakeLog) -> None:
+async def test_invalid_cursors_are_refused(make_log: MakeLog) -> None:
     async with make_log() as log:
         for cursor in ("", "x", "-1", "1.2.3", "9" * 40, "١"):
             with pytest.raises(rw.RunwrightError) as caught:
@@ -52,7 +52,7 @@ async def test_a_cursor_from_elsewhere_is_refused(make_log: MakeLog) -> None:
                 await log.list_runs(cursor=cursor or "no")
 
 
-async def test_followers_see_events_as_they_come(make_log: MakeLog, event: History) -> None:
+async def test_followers_receive_events_as_they_are_appended(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
 
@@ -73,7 +73,7 @@ async def test_followers_see_events_as_they_come(make_log: MakeLog, event: Histo
         assert seen == ["RunQueued", "RunStarted", "StepStarted", "StepCompleted", "RunCompleted"]
 
 
-async def test_waiting_for_news_ends_when_there_is_some(make_log: MakeLog, event: History) -> None:
+async def test_wait_for_events_returns_when_one_is_appended(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         waiting = asyncio.create_task(log.wait_for_events(timeout=10))
         await asyncio.sleep(0.05)
@@ -81,20 +81,20 @@ async def test_waiting_for_news_ends_when_there_is_some(make_log: MakeLog, event
         assert await waiting is True
 
 
-async def test_news_from_another_process_arrive_too(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append(event.started())
-        stream = here.follow("run-1", after=2)
+async def test_follower_receives_events_appended_by_another_log(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as reader, rw.open_log(durable_url) as writer:
+        await reader.append(event.started())
+        stream = reader.follow("run-1", after=2)
         following = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0.1)
-        await there.append([event("StepStarted", "a")])
+        await writer.append([event("StepStarted", "a")])
         record = await asyncio.wait_for(following, 10)
         assert record.step_id == "a"
         await stream.aclose()
 
 
 async def test_two_logs_on_one_store_never_disagree(durable_url: str, event: History) -> None:
-    """Each keeps runs in memory; neither may judge by what it remembers if the other has written."""
+    """Each log caches runs; neither may rely on its cache after the other has written."""
     async with rw.open_log(durable_url) as one, rw.open_log(durable_url) as two:
         await one.append(event.started())
         await two.append([event("StepStarted", "a")])
@@ -114,7 +114,7 @@ async def test_two_logs_on_one_store_never_disagree(durable_url: str, event: His
         assert (await two.rebuild(check=True)).different == []
 
 
-async def test_a_run_can_be_seen_as_it_was(make_log: MakeLog, event: History) -> None:
+async def test_snapshot_shows_a_run_at_an_earlier_event_or_time(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a")])
         middle = (await log.read("run-1"))[-1].persisted_at
@@ -125,13 +125,13 @@ async def test_a_run_can_be_seen_as_it_was(make_log: MakeLog, event: History) ->
         assert (await log.snapshot("run-1", at=middle)).last_event_seq == 3
         assert (await log.snapshot("run-1", at=datetime(2000, 1, 1, tzinfo=UTC))).last_event_seq == 0
         assert (await log.snapshot("run-1", at="2999-01-01T00:00:00Z")).status == "COMPLETED"
-        for wrong in (6, -1, "yesterday", datetime(2026, 1, 1)):
+        for invalid in (6, -1, "yesterday", datetime(2026, 1, 1)):
             with pytest.raises(rw.RunwrightError) as caught:
-                await log.snapshot("run-1", at=wrong)
+                await log.snapshot("run-1", at=invalid)
             assert caught.value.code == "INVALID_ARGUMENT"
 
 
-async def test_lists_filter_and_page(make_log: MakeLog) -> None:
+async def test_run_lists_can_be_filtered_and_paged(make_log: MakeLog) -> None:
     async with make_log() as log:
         for number in range(9):
             events = History(f"run-{number}", plan_id=f"plan-{number % 3}", tenant_id=f"t-{number % 2}")
@@ -142,8 +142,8 @@ async def test_lists_filter_and_page(make_log: MakeLog) -> None:
         assert [row.identity.run_id for row in rest.runs] == ["run-4", "run-3", "run-2", "run-1", "run-0"]
         assert rest.cursor is None
 
-        async def ids(**wanted: object) -> list[str]:
-            return [row.identity.run_id for row in (await log.list_runs(rw.RunFilter(**wanted))).runs]
+        async def ids(**conditions: object) -> list[str]:
+            return [row.identity.run_id for row in (await log.list_runs(rw.RunFilter(**conditions))).runs]
 
         assert await ids(status=rw.RunStatus.COMPLETED) == ["run-7", "run-5", "run-3", "run-1"]
         assert await ids(plan_id="plan-0", status=rw.RunStatus.RUNNING) == ["run-6", "run-0"]
@@ -152,7 +152,7 @@ async def test_lists_filter_and_page(make_log: MakeLog) -> None:
         assert await ids(since=2**52) == []
 
 
-async def test_a_run_is_named_by_id_by_unique_prefix_or_as_the_last(make_log: MakeLog) -> None:
+async def test_run_is_resolved_by_id_unique_prefix_or_last(make_log: MakeLog) -> None:
     async with make_log() as log:
         with pytest.raises(rw.RunwrightError) as caught:
             await log.resolve("@last")
@@ -168,10 +168,10 @@ async def test_a_run_is_named_by_id_by_unique_prefix_or_as_the_last(make_log: Ma
             assert caught.value.code == "RUN_NOT_FOUND"
 
 
-async def test_each_run_is_read_as_itself_however_many_there_are(
+async def test_runs_beyond_the_cache_limit_are_read_correctly(
     make_log: MakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runwright.log.run_log.MAX_CACHED_RUNS", 2)  # fewer than there are here
+    monkeypatch.setattr("runwright.log.run_log.MAX_CACHED_RUNS", 2)  # fewer than the runs of this test
     async with make_log() as log, make_log() as other:
         for number in range(5):
             events = History(f"run-{number}", plan_id=f"plan-{number}")
@@ -186,21 +186,21 @@ async def test_each_run_is_read_as_itself_however_many_there_are(
         assert caught.value.code == "RUN_NOT_FOUND"
         if type(other.store).__name__ != "MemoryStore":
             await other.append(History("run-5").started())
-            assert len(await log.read("run-5")) == 2  # that it was not there is not remembered
+            assert len(await log.read("run-5")) == 2  # the earlier RUN_NOT_FOUND is not cached
 
 
-async def test_odd_ids_travel_unchanged(make_log: MakeLog) -> None:
-    odd = ["ünïcode ✓", " spaces ", "quote'\"", "new\nline", "a/b\\c", "x" * 512, "%_*?["]
+async def test_unusual_ids_are_stored_unchanged(make_log: MakeLog) -> None:
+    unusual_ids = ["ünïcode ✓", " spaces ", "quote'\"", "new\nline", "a/b\\c", "x" * 512, "%_*?["]
     async with make_log() as log:
-        for run_id in odd:
+        for run_id in unusual_ids:
             events = History(run_id, plan_id=f"p {run_id}"[:500])
             await log.append([*events.started(), events("StepStarted", run_id)])
-        for run_id in odd:
+        for run_id in unusual_ids:
             assert (await log.read(run_id))[2].step_id == run_id
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_a_closed_log_says_so(make_log: MakeLog, event: History) -> None:
+async def test_closed_log_raises_store_closed(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append(event.started())
     with pytest.raises(rw.RunwrightError) as caught:

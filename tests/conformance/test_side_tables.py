@@ -1,4 +1,4 @@
-"""The desk beside the log: tokens, audit and requests, the same on every store."""
+"""Side tables of the log on every store: tokens, audit and requests."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from runwright.control.run_scope import local_actor
 MakeLog = Callable[..., rw.RunLog]
 
 
-async def test_a_token_is_known_by_its_text_alone(make_log: MakeLog) -> None:
+async def test_token_is_verified_by_its_text_until_revoked(make_log: MakeLog) -> None:
     async with make_log() as log:
         tokens = Tokens(log.store.side_tables, log.clock)
         assert not await tokens.has_any()
-        made, text = await tokens.create("jane", by=local_actor(), tenant_id="acme", roles=["Admin", "Viewer"])
-        assert await Tokens(log.store.side_tables, log.clock).verify(text) == made
-        assert (made.roles, made.tenant_id) == (("Viewer", "Admin"), "acme")
+        created, text = await tokens.create("jane", by=local_actor(), tenant_id="acme", roles=["Admin", "Viewer"])
+        assert await Tokens(log.store.side_tables, log.clock).verify(text) == created
+        assert (created.roles, created.tenant_id) == (("Viewer", "Admin"), "acme")
         assert await Tokens(log.store.side_tables, log.clock).has_any()
-        assert [token.token_id for token in await tokens.list("acme")] == [made.token_id]
+        assert [token.token_id for token in await tokens.list("acme")] == [created.token_id]
         assert await tokens.list("other") == []
-        await tokens.revoke(made.token_id, by=local_actor())
+        await tokens.revoke(created.token_id, by=local_actor())
         with pytest.raises(rw.RunwrightError):
             await tokens.verify(text)
-        stranger = Actor("x", ("Admin",), tenant_id="other")
+        other_tenant = Actor("x", ("Admin",), tenant_id="other")
         with pytest.raises(rw.RunwrightError) as caught:
-            await tokens.revoke(made.token_id, by=stranger)
+            await tokens.revoke(created.token_id, by=other_tenant)
         assert caught.value.code == "TOKEN_NOT_FOUND"
 
 
-async def test_nobody_hands_out_more_than_they_have(make_log: MakeLog) -> None:
+async def test_tokens_cannot_exceed_the_creators_role(make_log: MakeLog) -> None:
     async with make_log() as log:
         tokens = Tokens(log.store.side_tables, log.clock)
-        weak = Actor("x", ("Engineer",))
+        engineer = Actor("x", ("Engineer",))
         for roles in (["Admin"], ["System"]):
             with pytest.raises(rw.RunwrightError) as caught:
-                await tokens.create("y", by=weak, roles=roles)
+                await tokens.create("y", by=engineer, roles=roles)
             assert caught.value.code == "AUTHZ_DENIED"
-        for wrong in ({"roles": ["Boss"]}, {"scopes": ["all"]}, {}, {"roles": ["Viewer"], "lifetime": -1.0}):
+        for invalid in ({"roles": ["Boss"]}, {"scopes": ["all"]}, {}, {"roles": ["Viewer"], "lifetime": -1.0}):
             with pytest.raises(rw.RunwrightError) as caught:
-                await tokens.create("y", by=local_actor(), **wrong)  # type: ignore[arg-type]
+                await tokens.create("y", by=local_actor(), **invalid)  # type: ignore[arg-type]
             assert caught.value.code == "INVALID_ARGUMENT"
         for name in ("", "a|b", "a\nb", "x" * 129):
             with pytest.raises(rw.RunwrightError):
                 await tokens.create(name, by=local_actor(), roles=["Viewer"])
 
 
-async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) -> None:
+async def test_audit_aggregates_reads_and_records_writes(make_log: MakeLog) -> None:
     async with make_log() as log:
         audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ("Viewer",), source_ip="192.0.2.1")
@@ -75,7 +75,7 @@ async def test_what_is_alike_is_counted_and_what_acts_is_not(make_log: MakeLog) 
         assert (await audit.list(AuditFilter(since=log.clock.now() + 10**9))).entries == []
 
 
-async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: MakeLog) -> None:
+async def test_audit_rows_of_many_denials_are_bounded(make_log: MakeLog) -> None:
     async with make_log() as log:
         audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ())
@@ -88,7 +88,7 @@ async def test_somebody_who_tries_every_door_does_not_fill_the_store(make_log: M
         assert page.entries[0].count == 7000
 
 
-async def test_a_request_is_one_run_whoever_asks_first(make_log: MakeLog) -> None:
+async def test_concurrent_requests_with_one_key_get_one_run(make_log: MakeLog) -> None:
     async with make_log() as log:
         request = ("t", "p", "e", "plan", "1", "order-1")
         found = await asyncio.gather(*(run_of_request(log.store.side_tables, request, f"run-{n}") for n in range(10)))

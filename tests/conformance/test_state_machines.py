@@ -1,4 +1,4 @@
-"""What a run's history says of its state, on every store; and that lists and details can never disagree."""
+"""States that follow from a run's history, on every store; lists and details always agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.events import History
 MakeLog = Callable[..., rw.RunLog]
 
 
-async def test_a_second_pause_and_resume_are_in_the_log_and_in_the_snapshot(make_log: MakeLog, event: History) -> None:
+async def test_second_pause_and_resume_are_stored_and_counted(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("RunPaused"), event("RunResumed")])
         receipts = await log.append([event("RunPaused", attempt=2), event("RunResumed", attempt=2)])
@@ -23,7 +23,7 @@ async def test_a_second_pause_and_resume_are_in_the_log_and_in_the_snapshot(make
         assert (await log.snapshot("run-1", at=5)).status == "PAUSED"
 
 
-async def test_a_paused_run_drains_and_says_so(make_log: MakeLog, event: History) -> None:
+async def test_paused_run_reports_that_it_is_draining(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), *(event("StepStarted", step) for step in "abc"), event("RunPaused")])
         snapshot = await log.snapshot("run-1")
@@ -59,7 +59,7 @@ async def test_attempts_follow_failures_and_never_skip(make_log: MakeLog, event:
         assert (step.status, step.logical_attempt_id, list(step.earlier_attempts)) == ("SUCCESS", 2, ["FAILED"])
 
 
-async def test_a_forced_retry_names_an_accepted_signal(make_log: MakeLog, event: History) -> None:
+async def test_forced_retry_needs_an_accepted_signal(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepCompleted", "a")])
         forced = event("StepStarted", "a", 2, forcedBy="s-1")
@@ -74,7 +74,7 @@ async def test_a_forced_retry_names_an_accepted_signal(make_log: MakeLog, event:
 
 
 @pytest.mark.parametrize("ending", ["RunCompleted", "RunFailed", "RunCancelled"])
-async def test_nothing_leaves_an_ended_run(make_log: MakeLog, event: History, ending: str) -> None:
+async def test_ended_run_accepts_no_transitions(make_log: MakeLog, event: History, ending: str) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event(ending)])
         status = (await log.snapshot("run-1")).status
@@ -90,10 +90,8 @@ async def test_nothing_leaves_an_ended_run(make_log: MakeLog, event: History, en
         assert (await log.snapshot("run-1")).status == status
 
 
-async def test_an_observed_run_keeps_what_could_not_have_happened_and_marks_it(
-    make_log: MakeLog, event: History
-) -> None:
-    """A foreign log with RunCompleted after RunCancelled: CANCELLED, INCONSISTENT, one alert."""
+async def test_observed_run_stores_illegal_events_as_inconsistent(make_log: MakeLog, event: History) -> None:
+    """A foreign log with RunCompleted after RunCancelled is CANCELLED and INCONSISTENT, with one alert."""
     async with make_log() as log:
         await log.create_run(event.run, event.started(), enforcement=rw.Enforcement.OBSERVE)
         late = event("RunCompleted")
@@ -110,13 +108,11 @@ async def test_an_observed_run_keeps_what_could_not_have_happened_and_marks_it(
         assert row.to_json()["inconsistent"] is True
 
 
-async def test_an_observed_run_that_mends_itself_is_judged_by_what_took_effect(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_observed_run_state_counts_applied_events_only(make_log: MakeLog, event: History) -> None:
     """A key in an observed log does not mean that its event was applied."""
     async with make_log() as log:
         await log.create_run(event.run, enforcement=rw.Enforcement.OBSERVE)
-        await log.append([event("StepCompleted", "a")])  # before everything: stored, not applied
+        await log.append([event("StepCompleted", "a")])  # before the run was queued: stored, not applied
         await log.append([*event.started(), event("StepStarted", "a")])
         snapshot = await log.snapshot("run-1")
         assert (snapshot.steps[0].status, snapshot.running_steps, snapshot.inconsistent) == ("RUNNING", 1, True)
@@ -124,7 +120,7 @@ async def test_an_observed_run_that_mends_itself_is_judged_by_what_took_effect(
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_a_list_says_what_the_detail_says(make_log: MakeLog, event: History) -> None:
+async def test_run_list_agrees_with_run_details(make_log: MakeLog, event: History) -> None:
     steps = [
         *event.started(),
         event("StepStarted", "a"),
@@ -150,7 +146,7 @@ async def test_a_list_says_what_the_detail_says(make_log: MakeLog, event: Histor
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_old_payloads_are_read_in_their_newest_form_and_found_by_it(make_log: MakeLog, event: History) -> None:
+async def test_old_payloads_are_upcast_on_read_and_for_lookup(make_log: MakeLog, event: History) -> None:
     old = msgspec.structs.replace(
         event("RunStarted", engineRunRef="temporal://default/interpreter/wf-1/provider-run-7"), schema_version=1
     )
@@ -160,12 +156,12 @@ async def test_old_payloads_are_read_in_their_newest_form_and_found_by_it(make_l
         assert record.schema_version == 1
         assert record.payload is not None
         assert record.payload["engineRun"]["workflowId"] == "wf-1"
-        assert b'engineRun"' not in bytes(record.raw_payload)  # what is stored did not change
+        assert b'engineRun"' not in bytes(record.raw_payload)  # the stored payload is unchanged
         found = await log.find_engine_run("temporal", "wf-1", "provider-run-7")
         assert found.identity.run_id == "run-1"
 
 
-async def test_a_run_is_found_by_what_its_engine_calls_it(make_log: MakeLog, event: History) -> None:
+async def test_run_is_found_by_its_engine_reference(make_log: MakeLog, event: History) -> None:
     reference = {"provider": "conductor", "workflowId": "wf", "runId": "r", "conductorUrl": "http://127.0.0.1"}
     async with make_log() as log:
         await log.append([event("RunQueued"), event("RunStarted", engineRun=reference)])
@@ -175,9 +171,7 @@ async def test_a_run_is_found_by_what_its_engine_calls_it(make_log: MakeLog, eve
         assert caught.value.code == "RUN_NOT_FOUND"
 
 
-async def test_a_payload_that_decides_what_a_run_may_do_is_not_erased_before_it_has(
-    make_log: MakeLog, event: History
-) -> None:
+async def test_payload_of_a_pending_approval_cannot_be_redacted(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([event("RunQueued", approvalRequired=True, params={"customer": "Jane"})])
         with pytest.raises(rw.RunwrightError) as caught:
@@ -194,7 +188,7 @@ async def test_a_payload_that_decides_what_a_run_may_do_is_not_erased_before_it_
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_a_forced_start_keeps_the_name_of_what_forced_it(make_log: MakeLog, event: History) -> None:
+async def test_payload_of_a_forced_start_cannot_be_redacted(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepCompleted", "a")])
         await log.append([event("SignalAccepted", "signal/s"), event("StepStarted", "a", 2, forcedBy="s")])

@@ -1,4 +1,4 @@
-"""The table of steps that workers carry out, the same on every store."""
+"""The task queue for workers, the same on every store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.events import History
 MakeLog = Callable[..., rw.RunLog]
 
 
-def order_of(run: rw.RunIdentity) -> StepAssignment:
+def assignment_for(run: rw.RunIdentity) -> StepAssignment:
     return StepAssignment(
         run_id=run.run_id,
         tenant_id=run.tenant_id,
@@ -26,34 +26,34 @@ def order_of(run: rw.RunIdentity) -> StepAssignment:
     )
 
 
-async def test_an_order_may_be_given_twice_and_counts_once(make_log: MakeLog, event: History) -> None:
-    """Whoever gave it may not have heard that it was taken."""
+async def test_starting_a_task_twice_counts_once(make_log: MakeLog, event: History) -> None:
+    """A dispatcher repeats a start whose answer it did not receive."""
     async with make_log() as log:
-        table = TaskQueue(log.store)
-        task = await table.offer(event.run, "a", 1, "default", "me")
+        queue = TaskQueue(log.store)
+        task = await queue.offer(event.run, "a", 1, "default", "me")
         assert [task.state, task.lease_no] == ["OFFERED", 0]
-        [(task_id, lease_no)] = await table.claim("w1", ["default"], None, 5)
-        [taken] = await table.pending_changes("me")
-        assert await table.start(taken, order_of(event.run))
-        assert await table.start(taken, order_of(event.run))
-        ready, gone = await table.load_assignments("w1", {task_id: lease_no})
+        [(task_id, lease_no)] = await queue.claim("w1", ["default"], None, 5)
+        [claimed] = await queue.pending_changes("me")
+        assert await queue.start(claimed, assignment_for(event.run))
+        assert await queue.start(claimed, assignment_for(event.run))
+        ready, gone = await queue.load_assignments("w1", {task_id: lease_no})
         assert (set(ready), gone) == ({task_id}, set())
-        assert await table.requeue(taken, lost=True)
-        assert not await table.start(taken, order_of(event.run))
-        assert not await table.store_outcome(task_id, lease_no, "w1", b"{}")
+        assert await queue.requeue(claimed, lost=True)
+        assert not await queue.start(claimed, assignment_for(event.run))
+        assert not await queue.store_outcome(task_id, lease_no, "w1", b"{}")
 
 
-async def test_what_a_dead_driver_left_of_an_ended_run_is_cleared_up(make_log: MakeLog, event: History) -> None:
+async def test_tasks_of_ended_runs_are_deleted(make_log: MakeLog, event: History) -> None:
     async with make_log() as log:
-        table = TaskQueue(log.store)
+        queue = TaskQueue(log.store)
         await log.append(event.started())
-        await table.offer(event.run, "a", 1, "default", "me")
-        [(task_id, lease_no)] = await table.claim("w1", ["default"], None, 5)
-        await table.add_report(task_id, lease_no, b"{}")
-        await table.delete_leftovers()
-        assert await table.find(task_id) is not None
+        await queue.offer(event.run, "a", 1, "default", "me")
+        [(task_id, lease_no)] = await queue.claim("w1", ["default"], None, 5)
+        await queue.add_report(task_id, lease_no, b"{}")
+        await queue.delete_leftovers()
+        assert await queue.find(task_id) is not None
         await log.append([event("RunCancelled")])
-        await table.delete_leftovers()
-        if not isinstance(log.store, MemoryStore):  # a log in memory has no other process that could die
-            assert await table.find(task_id) is None
-            assert await table.pending_reports("me") == []
+        await queue.delete_leftovers()
+        if not isinstance(log.store, MemoryStore):  # a store in memory has only one process
+            assert await queue.find(task_id) is None
+            assert await queue.pending_reports("me") == []

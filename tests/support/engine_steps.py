@@ -1,4 +1,4 @@
-"""Steps that tests of the engine run for real."""
+"""Steps that tests of the engine execute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sleep(seconds: float, value: Any = None) -> Any:
 
 
 def note(file: str, value: Any = None, seconds: float = 0.0) -> Any:
-    """Append a line to a file, whole, whoever else does."""
+    """Append a line to a file in one write, safe for concurrent steps."""
     step = rw.current_step()
     write_line(file, f"{step.step_id} {step.attempt} {step.engine_attempt} {value}")
     time.sleep(seconds)
@@ -33,7 +33,7 @@ def write_line(file: str, text: str) -> None:
 
 
 def fail_times(file: str, times: int, value: Any = None) -> Any:
-    """Fails as often as said; how often it was called is in the file."""
+    """Fail the first `times` calls; the file has one line per call."""
     write_line(file, "called")
     if len(Path(file).read_text().splitlines()) <= times:
         raise RuntimeError("not yet")
@@ -41,7 +41,7 @@ def fail_times(file: str, times: int, value: Any = None) -> Any:
 
 
 def wait_for_file(file: str, value: Any = None) -> Any:
-    """A step that stops when it is asked to."""
+    """Wait for a file, or stop when cancelled."""
     step = rw.current_step()
     while not Path(file).exists():
         if step.cancelled.wait(0.01):
@@ -56,7 +56,7 @@ def ignore_stop(file: str) -> str:
 
 
 def count_at_once(folder: str, name: str, seconds: float) -> int:
-    """How many of these run at once, this one included."""
+    """Return how many of these steps run concurrently, this one included."""
     mine = Path(folder, str(name))
     mine.touch()
     time.sleep(seconds)
@@ -86,7 +86,7 @@ def checkpoint_for_ever() -> None:
 
 
 def fork_children(file: str) -> int:
-    """Leaves a child behind that says it is alive as long as it is."""
+    """Start a child that outlives the step and appends to a file while it is alive."""
     code = f"import time\nwhile True:\n  open({file!r}, 'a').write('x')\n  time.sleep(0.05)"
     child = subprocess.Popen([sys.executable, "-c", code])
     return child.pid
@@ -104,7 +104,7 @@ def exit_process() -> None:
 
 
 async def block_loop(seconds: float) -> str:
-    time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
+    time.sleep(seconds)  # noqa: ASYNC251 - blocking the loop is its purpose
     return "blocked"
 
 
@@ -117,7 +117,7 @@ def big(size: int, letter: str = "x") -> str:
 
 
 def note_or_fail(file: str, number: int, bad: list[int], good: str = "") -> int:
-    """Leave a line, then fail for bad numbers, until the file `good` is there."""
+    """Append a line, then fail for bad numbers until the file `good` exists."""
     write_line(file, str(number))
     if number in bad and not (good and Path(good).exists()):
         raise ValueError(number)
@@ -125,7 +125,7 @@ def note_or_fail(file: str, number: int, bad: list[int], good: str = "") -> int:
 
 
 def note_and_hold(file: str, number: int, held: int, go: str) -> int:
-    """Leave a line; one of the numbers stands still until the file `go` is there."""
+    """Append a line; the number `held` waits until the file `go` exists."""
     write_line(file, str(number))
     while number == held and not Path(go).exists():
         time.sleep(0.01)
@@ -133,7 +133,7 @@ def note_and_hold(file: str, number: int, held: int, go: str) -> int:
 
 
 def first_time_hang(file: str) -> str:
-    """Hangs until it is asked to stop, but only the first time."""
+    """Hang until cancelled, but only the first time."""
     if Path(file).exists():
         return "done"
     Path(file).touch()
@@ -142,7 +142,7 @@ def first_time_hang(file: str) -> str:
 
 
 def checkpoint_in_spite_of_all(seconds: float) -> None:
-    """The first attempt ignores that it was given up, and goes on to write checkpoints."""
+    """Keep writing checkpoints in the first attempt, even after it was abandoned."""
     step = rw.current_step()
     if step.attempt > 1:
         time.sleep(seconds)

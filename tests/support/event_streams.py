@@ -1,7 +1,7 @@
-"""Streams of events for the tests of the fold, and a second opinion on them.
+"""Streams of events for the tests of the fold, and a second implementation to compare with.
 
-`Opinion` is what the fold should say, worked out the slow way: from the whole list of events that took
-effect, by the rules of RunEvents v2.0.1 and of our decisions on it, with nothing taken from `src`.
+`Opinion` is a slow reference implementation of the fold: it computes state from the whole list of applied
+events, by the rules of RunEvents v2.0.1 and of our decisions on it, without code from `src`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RUN = rw.new_run("run-1", "orders")
 
 
 class Event(NamedTuple):
-    """An event in the words of a test. `number` makes its id; None: its place in the stream."""
+    """An event of a test. `number` determines its id; None stands for its position in the stream."""
 
     event_type: str
     step_id: str | None = None
@@ -55,7 +55,7 @@ def to_records(events: list[Event], first: int = 1) -> list[rw.RunEventRecord]:
     return [to_record(event, seq) for seq, event in enumerate(events, first)]
 
 
-# The second opinion
+# The reference implementation
 
 LEADS_TO = {
     "RunApproved": "APPROVED",
@@ -89,14 +89,14 @@ STEP_LEADS_TO = {
 
 
 class Opinion:
-    """What took effect so far, and what follows from it."""
+    """The events applied so far, and the state that follows from them."""
 
     def __init__(self) -> None:
         self.happened: list[Event] = []
         self.inconsistent = False
 
     def hear(self, event: Event) -> str:
-        """Take one event: it "applies", it "repeats" what applied before, or it is "illegal"."""
+        """Process one event: it "applies", it "repeats" an applied event, or it is "illegal"."""
         if event.event_type in RUN_NEEDS:
             if any(event[:3] == earlier[:3] for earlier in self.happened):
                 return "repeats"
@@ -106,7 +106,7 @@ class Opinion:
         if event.event_type == "RunDrainTimedOut" and (
             self.run_status != "PAUSED" or any(event[:3] == earlier[:3] for earlier in self.happened)
         ):
-            return "repeats"  # it is about a pause that is over
+            return "repeats"  # the pause it belongs to has ended
         self.happened.append(event)
         return "applies"
 
@@ -147,7 +147,7 @@ class Opinion:
         return "PENDING"
 
     def steps(self) -> dict[str, tuple[int, str]]:
-        """Each step with its newest attempt and the status of that, in the order they were first heard of."""
+        """Each step with its newest attempt and its status, in order of first events."""
         newest: dict[str, tuple[int, str]] = {}
         for event in self.happened:
             if event.event_type in STEP_LEADS_TO:
@@ -156,7 +156,7 @@ class Opinion:
         return newest
 
     def retrying(self) -> set[str]:
-        """Steps whose newest attempt failed and then had a retry scheduled; none once the run has ended."""
+        """Steps with a retry scheduled after their newest attempt failed; none once the run has ended."""
         found: set[str] = set()
         if self.run_status in ("COMPLETED", "FAILED", "CANCELLED"):
             return found
@@ -230,7 +230,7 @@ _moves = st.sampled_from([(kind, step) for kind in ("well", "badly") for step in
 
 
 def _step_move(kind: str, step: str, attempt: int, status: str) -> Event:
-    """What would naturally happen to a step next."""
+    """A plausible next event of a step."""
     if status == "PENDING":
         return Event("StepStarted" if kind == "well" else "StepSkipped", step, attempt)
     if status == "RUNNING":
@@ -243,7 +243,7 @@ def _step_move(kind: str, step: str, attempt: int, status: str) -> Event:
 
 
 def play(beginning: list[Event], moves: list[Move]) -> list[Event]:
-    """The events of these moves; most of them are legal, given the ones before."""
+    """Return the events of these moves; most of them are legal after the ones before."""
     opinion, events = Opinion(), list(beginning)
     for event in beginning:
         opinion.hear(event)
@@ -275,7 +275,7 @@ def streams(longest: int = 30) -> st.SearchStrategy[list[Event]]:
 
 
 def without_resume(snapshot: rw.RunSnapshot) -> rw.RunSnapshot:
-    """The snapshot as people see it."""
+    """Return the snapshot without its data for resuming."""
     return msgspec.structs.replace(snapshot, resume=b"")
 
 

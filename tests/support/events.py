@@ -1,4 +1,4 @@
-"""Builders of events."""
+"""Event builders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import runwright as rw
 
 
 class History:
-    """Builds events of one run, in the words of a test."""
+    """Builds events of one run from type, step, attempt and payload."""
 
     def __init__(self, run_id: str = "run-1", plan_id: str = "orders", plan_version: str = "1", **context: str) -> None:
         self.run = rw.new_run(run_id, plan_id, plan_version, **context)

@@ -1,4 +1,4 @@
-"""What users write: good steps and bad ones."""
+"""Functions of users for tests of the executor, well-behaved and not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP server that behaves badly on request."""
+"""An HTTP server with faults by path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FlakyServer(ThreadingHTTPServer):
         return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever hangs up on it does so on purpose."""
+        """Ignore errors: clients close connections on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(404, b'{"error": "no such thing"}')
 
     def on_gone(self, _request: dict[str, Any]) -> None:
-        """Not there, and at length."""
+        """Answer 404 with a long body."""
         self.answer(404, json.dumps({"pad": "x" * 20_000}).encode())
 
     def on_echo(self, request: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(500, b'{"error": "broken"}')
 
     def on_pages(self, request: dict[str, Any]) -> None:
-        """Three pages of two; each page is refused once before it is given."""
+        """Answer one of three pages of two items; the first request for each page gets a 503."""
         page = int(request["path"].partition("page=")[2])
         self.server.seen[f"page {page}"] += 1
         if self.server.seen[f"page {page}"] == 1:

@@ -1,4 +1,4 @@
-"""A terminal for tests: a program runs in it, keys are typed, and what is on the screen can be read."""
+"""A terminal for tests: runs a program, types keys, and reads the screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CODE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 class TerminalScreen:
-    """What a terminal makes of the little that our screen sends it."""
+    """An emulation of the few control codes that our screen uses."""
 
     def __init__(self, lines: int = 200) -> None:
         self.rows: list[str] = [""] * lines
@@ -51,7 +51,7 @@ class TerminalScreen:
 
 
 class Terminal:
-    """`runwright` in a terminal of its own."""
+    """A `runwright` command in a new terminal."""
 
     def __init__(self, folder: Path, *arguments: str, columns: int = 100, lines: int = 30, **variables: str) -> None:
         self._master, slave = pty.openpty()
@@ -61,12 +61,12 @@ class Terminal:
             environment.pop(name, None)
 
         modes = termios.tcgetattr(slave)
-        modes[3] |= termios.NOFLSH  # else Ctrl-C throws away what was printed and has not been read yet
+        modes[3] |= termios.NOFLSH  # else Ctrl-C discards output that has not been read yet
         termios.tcsetattr(slave, termios.TCSANOW, modes)
 
         def take_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs us in the background has it ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores SIGINT for background jobs
 
         self.process = subprocess.Popen(
             [sys.executable, "-m", "runwright", *arguments],
@@ -83,7 +83,7 @@ class Terminal:
         self._told = 0
 
     def wait_for(self, *texts: str, seconds: float = 20) -> str:
-        """Until all of these have been shown since the last time; what was shown."""
+        """Wait until all of these texts were shown since the last call, and return the output since then."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.output[self._told :])
@@ -98,7 +98,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def end(self, seconds: float = 20) -> int:
-        """Wait for the program's end; its exit code."""
+        """Wait for the end of the program and return its exit code."""
         os.close(self.slave)
         until = time.monotonic() + seconds
         while time.monotonic() < until and self._read():

@@ -59,8 +59,16 @@ def test_the_commands_on_the_page_print_what_it_says(session: str, tmp_path: Pat
     carry_out(session, tmp_path)
 
 
+def guided() -> list[pytest.ParameterSet]:
+    """Return the guided pages; those that run dbt belong to its suite."""
+    return [
+        pytest.param(page, marks=pytest.mark.dbt if "\n$ dbt " in page.read_text() else (), id=page.name)
+        for page in GUIDED
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", GUIDED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", guided())
 def test_a_page_that_guides_leads_where_it_says(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for match in NAMED.finditer(page.read_text()):

@@ -1,4 +1,4 @@
-"""The conformance pages are true: every test they name exists, and every rule on them names one."""
+"""The conformance pages are complete: every test they name exists, and every rule names a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 @dataclass(frozen=True)
 class Page:
-    """What a page must have. What the contracts say, section by section: none may drop out unnoticed."""
+    """Required contents of a page: the sections of the contracts and the decisions, so that none is lost."""
 
     name: str
     sections: list[str]
@@ -24,30 +24,30 @@ class Page:
     musts: str
     """Tests that were written for this page alone."""
     no_tests: list[str]
-    """Sections of rules that are not claimed."""
+    """Sections with rules that we do not claim to meet."""
 
     @property
     def text(self) -> str:
         return (ROOT / "docs" / self.name).read_text()
 
 
-def beneath(chapter: str, *names: str) -> list[str]:
+def subsections(chapter: str, *names: str) -> list[str]:
     return [f"{chapter} / {name}" for name in names]
 
 
 LOG = Page(
     "conformance.md",
     [
-        *beneath(
+        *subsections(
             "RunEvents v2.0.1",
             "1.1 and 1.2", "1.3", "2.1", "2.2", "2.3", "2.4", "2.5 and 2.5.1", "2.6", "3.1", "3.2", "3.3", "4",
             "5.1 and 5.2", "5.3", "5.4", "Appendix A",
         ),
-        *beneath(
+        *subsections(
             "ExecutionSemantics v1.1",
             "1", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "4", "5", "Schema evolution", "Appendix A.1", "Appendix A.2",
         ),
-        *beneath("RFC-002 Event History Model", "Goals", "Design", "Open questions"),
+        *subsections("RFC-002 Event History Model", "Goals", "Design", "Open questions"),
         "Decisions",
     ],
     [1, 2, 3, 4, 5, 7, 12, 13, 14, 15, 16, 17, 25, 26, 33, 36, 37, 38, 41],
@@ -58,11 +58,11 @@ LOG = Page(
 ENGINE = Page(
     "conformance-engine.md",
     [
-        *beneath("IWorkflowEngine v1", "1", "2.1", "2.1.1", "2.1.2", "2.1.3", "2.2", "3.1", "3.2", "4"),
-        *beneath("RunEvents v2.0.1", "2.4", "2.5 and 2.5.1", "2.6", "5.3"),
-        *beneath("ExecutionSemantics v1.1", "1.2", "1.3", "2", "3", "5", "6", "Appendix A"),
+        *subsections("IWorkflowEngine v1", "1", "2.1", "2.1.1", "2.1.2", "2.1.3", "2.2", "3.1", "3.2", "4"),
+        *subsections("RunEvents v2.0.1", "2.4", "2.5 and 2.5.1", "2.6", "5.3"),
+        *subsections("ExecutionSemantics v1.1", "1.2", "1.3", "2", "3", "5", "6", "Appendix A"),
         "NoETL Runtime Event Model v10",
-        *beneath("Signals", "Decision", "Processing"),
+        *subsections("Signals", "Decision", "Processing"),
         "Decisions",
     ],
     [3, 6, 8, 9, 10, 11, 12, 17, 18, 19, 20, 22, 24, 27, 32, 35, 39, 40, 43],
@@ -73,11 +73,11 @@ ENGINE = Page(
 NOETL = Page(
     "conformance-noetl.md",
     [
-        *beneath(
+        *subsections(
             "NoETL Runtime Event Model v10",
             "1.1", "1.2", "2", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "4", "5.1", "5.2", "6.1", "7",
         ),
-        *beneath("The language", "Acceptance", "Results by reference", "Known failures of similar servers"),
+        *subsections("The language", "Acceptance", "Results by reference", "Known failures of similar servers"),
         "Decisions",
     ],
     [28, 29, 30, 31, 32, 42],
@@ -90,7 +90,7 @@ on_each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name
 
 
 def sections(page: Page) -> dict[str, list[str]]:
-    """The rows of each section's table, under its headings."""
+    """Return the table rows of each section, by chapter and heading."""
     found: dict[str, list[str]] = {}
     chapter, title = "", ""
     for line in page.text.splitlines():
@@ -107,7 +107,7 @@ def sections(page: Page) -> dict[str, list[str]]:
 
 @cache
 def functions_of(path: str) -> frozenset[str]:
-    """The tests that a file has, read without running it."""
+    """Return the names of the tests in a file, without running it."""
     file = ROOT / path
     if not file.is_file():
         return frozenset()
@@ -118,14 +118,14 @@ def functions_of(path: str) -> frozenset[str]:
 
 
 @on_each_page
-def test_every_test_that_the_page_names_exists(page: Page) -> None:
+def test_every_test_named_on_the_page_exists(page: Page) -> None:
     named = NAMED.findall(page.text)
     assert len(named) > 50
     assert [f"{path}::{name}" for path, name in named if name not in functions_of(path)] == []
 
 
 @on_each_page
-def test_no_test_is_named_in_a_way_that_could_not_be_checked(page: Page) -> None:
+def test_every_test_reference_has_the_checked_format(page: Page) -> None:
     rest = NAMED.sub("", page.text)
     assert re.findall(r"\btest_\w+|\w+\.py\b|::", rest) == []
 
@@ -134,7 +134,7 @@ def test_no_test_is_named_in_a_way_that_could_not_be_checked(page: Page) -> None
     ("page", "name"),
     [pytest.param(page, name, id=f"{page.name}: {name}") for page in PAGES for name in page.sections],
 )
-def test_every_section_of_the_contracts_is_there_and_names_a_test(page: Page, name: str) -> None:
+def test_every_section_of_the_contracts_names_a_test(page: Page, name: str) -> None:
     (rows,) = [rows for title, rows in sections(page).items() if title == name or title.startswith(f"{name} ")]
     assert any(NAMED.search(row) for row in rows)
 
@@ -157,16 +157,16 @@ def test_every_rule_on_the_page_names_a_test(page: Page) -> None:
 
 
 @on_each_page
-def test_the_decisions_that_concern_it_are_all_there(page: Page) -> None:
+def test_the_page_lists_the_decisions_that_concern_it(page: Page) -> None:
     numbers = [int(row.split()[1]) for row in sections(page)["Decisions"]]
     assert numbers == page.decisions
 
 
 @on_each_page
-def test_every_test_that_was_written_for_a_must_is_on_the_page(page: Page) -> None:
+def test_every_requirement_test_is_on_the_page(page: Page) -> None:
     assert functions_of(page.musts) == {name for file, name in NAMED.findall(page.text) if file == page.musts}
 
 
 @on_each_page
-def test_the_pages_lead_to_each_other(page: Page) -> None:
+def test_the_pages_link_to_each_other(page: Page) -> None:
     assert all(f"]({other.name}" in page.text for other in PAGES if other is not page)

@@ -1,4 +1,4 @@
-"""What users import is pinned here. A name leaves this list only with a word in the changelog."""
+"""The public names are pinned here. Removing one requires a changelog entry."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ LOG_METHODS = {
 LEASE_METHODS = {"acquire", "claim_due", "claim_run", "owners", "release", "release_run", "renew"}
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_pinned() -> None:
     assert set(rw.__all__) == PUBLIC
     assert set(dir(rw)) == PUBLIC
     for name in PUBLIC:
         assert getattr(rw, name) is not None
 
 
-def test_the_logs_methods_are_these() -> None:
+def test_the_methods_of_log_and_leases_are_pinned() -> None:
     assert {name for name in dir(rw.RunLog) if not name.startswith("_")} == LOG_METHODS
     leases = rw.open_log("memory://").leases
     assert {name for name in dir(leases) if not name.startswith("_")} == LEASE_METHODS
 
 
-def test_a_wrong_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(rw, "nothing_of_the_kind")
 
 
-def test_importing_runwright_loads_nothing_heavy() -> None:
+def test_importing_runwright_loads_no_heavy_modules() -> None:
     code = "import runwright, sys; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     for heavy in ("apsw", "asyncpg", "asyncio", "rich", "click", "cryptography", "msgspec", "jinja2", "yaml"):
         assert heavy not in loaded
 
 
-def test_the_error_codes_are_text() -> None:
+def test_error_codes_are_formatted_as_text() -> None:
     error = rw.RunwrightError(rw.ErrorCode.RUN_NOT_FOUND, "no such run")
     assert f"{error.code}" == "RUN_NOT_FOUND"
     assert str(error) == "RUN_NOT_FOUND: no such run"

@@ -23,7 +23,7 @@ def modules(source: Path) -> dict[str, Path]:
 
 
 def imports(module: str, file: Path, known: dict[str, Path]) -> set[str]:
-    """The modules that a module imports anywhere: also in functions, and under TYPE_CHECKING."""
+    """Find the modules that a module imports anywhere, also in functions and under TYPE_CHECKING."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -47,7 +47,7 @@ def import_cycle(source: Path) -> list[str] | None:
     return None
 
 
-def test_no_import_cycle_also_not_under_type_checking() -> None:
+def test_source_has_no_import_cycle_even_for_type_checking() -> None:
     assert import_cycle(SOURCE) is None
 
 
@@ -73,7 +73,7 @@ def duplicated_classes(*roots: Path) -> dict[str, list[str]]:
     return {name: files for name, files in found.items() if len(files) > 1}
 
 
-def test_a_class_name_has_one_meaning() -> None:
+def test_class_names_are_unique_in_the_repository() -> None:
     assert duplicated_classes(SOURCE, ROOT / "bench", ROOT / "scripts") == {}
 
 

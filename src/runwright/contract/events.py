@@ -66,8 +66,8 @@ class RunEventRecord(RunEventWrite, frozen=True, kw_only=True):
     redacted: bool = False  # the payload was erased; its digest remains in the hash chain
 
 
-class RunContext(NamedTuple):
-    """The constants of a run, as a tuple that can be compared and stored."""
+class RunConstants(NamedTuple):
+    """The constants of a run as a tuple, to be compared and stored."""
 
     run_id: str
     tenant_id: str
@@ -88,9 +88,9 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     plan_version: str
 
     @property
-    def context(self) -> RunContext:
+    def context(self) -> RunConstants:
         plan = (self.plan_id, self.plan_version)
-        return RunContext(self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
+        return RunConstants(self.run_id, self.tenant_id, self.project_id, self.environment_id, *plan)
 
 
 class FoldableEvent(Protocol):

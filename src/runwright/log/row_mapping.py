@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import RunContext, RunIdentity
+from runwright.contract.events import RunConstants, RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, RunStatus
@@ -46,7 +46,7 @@ def _run_row(row: Any) -> RunRow:
     run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, *rest = row
     created_at, last_seq, head, persisted_at, status, *others = rest
     summary_text, *others = others
-    texts = RunContext(run_id, tenant_id, project_id, environment_id, plan_id, plan_version)
+    texts = RunConstants(run_id, tenant_id, project_id, environment_id, plan_id, plan_version)
     numbers = (run_key, created_at, last_seq, persisted_at)
     if not (all(type(text) is str for text in texts) and all(type(number) is int for number in numbers)):
         raise TypeError("a column has an unexpected type")
@@ -69,7 +69,7 @@ _decode_summary = msgspec.json.Decoder(RunSummary).decode
 
 
 def run_identity(row: Any) -> RunIdentity:
-    return run_identity_of(RunContext(*row))
+    return run_identity_of(RunConstants(*row))
 
 
 def alert_from_row(row: Any) -> Alert:

@@ -1,4 +1,4 @@
-"""`rw.open()` and `rw.open_async()`: the engine in a program of one's own."""
+"""`rw.open()` and `rw.open_async()`: the engine embedded in a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-def test_a_plan_runs_from_a_dict_a_file_and_a_plan(store: str, tmp_path: Path) -> None:
+def test_a_plan_runs_from_a_dict_and_from_files(store: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(PLAN))
     yaml = tmp_path / "plan.yaml"
@@ -57,7 +57,7 @@ def test_parameters_come_by_name_or_as_a_dict(store: str) -> None:
         assert caught.value.code == "INVALID_ARGUMENT"
 
 
-def test_a_bad_plan_says_all_that_is_wrong_and_runs_nothing(store: str) -> None:
+def test_invalid_plan_reports_all_of_its_problems(store: str) -> None:
     bad = {"plan": "p", "steps": [{"id": "a", "shel": "echo"}, {"id": "a", "noop": {}, "dependsOn": ["nosuch"]}]}
     with rw.open(store) as app:
         with pytest.raises(rw.PlanInvalid) as caught:
@@ -107,7 +107,7 @@ def test_signals_are_sent_and_answered(store: str, tmp_path: Path) -> None:
         assert caught.value.code == "SIGNAL_INVALID_PAYLOAD"
 
 
-def test_a_step_without_a_result_says_why(store: str) -> None:
+def test_result_of_a_step_without_one_raises_an_error(store: str) -> None:
     with rw.open(store) as app:
         run = app.start(
             {
@@ -149,7 +149,7 @@ def test_a_rerun_is_a_new_run(store: str) -> None:
         assert again.result("a") == 2
 
 
-def test_closing_with_a_run_in_flight_hands_it_over(store: str, tmp_path: Path) -> None:
+def test_closing_the_app_releases_running_runs(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     plan = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     began = time.monotonic()
@@ -160,12 +160,12 @@ def test_closing_with_a_run_in_flight_hands_it_over(store: str, tmp_path: Path) 
     go.touch()
     with rw.open(store) as app:
         assert app.start(plan, run_id="run-1").wait().status == "COMPLETED"
-        assert app.run("run-2").status == "RUNNING"  # nobody asked for it
+        assert app.run("run-2").status == "RUNNING"  # Without `recover`, only a start continues a run.
     with rw.open(store, recover=True) as app:
         assert app.run("run-2").wait(timeout=20).status == "COMPLETED"
 
 
-def test_an_app_that_is_not_open_says_so(store: str) -> None:
+def test_an_app_that_is_not_open_raises_store_closed(store: str) -> None:
     app = rw.open(store)
     with pytest.raises(rw.RunwrightError) as caught:
         app.start(PLAN)
@@ -177,7 +177,7 @@ def test_an_app_that_is_not_open_says_so(store: str) -> None:
     assert caught.value.code == "STORE_CLOSED"
 
 
-def test_a_store_that_cannot_be_opened_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
+def test_store_that_cannot_be_opened_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for url in ("nosuch://x", f"sqlite:///{tmp_path}/file/runs.db"):
         with pytest.raises(rw.RunwrightError), rw.open(url):
@@ -220,7 +220,7 @@ def test_two_apps_in_one_program_do_not_disturb_each_other(store: str, tmp_path:
         assert same.wait(timeout=20).status == "COMPLETED"
 
 
-async def test_the_same_with_await(store: str, tmp_path: Path) -> None:
+async def test_async_app_has_the_same_operations(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with rw.open_async(store) as app:
         run = await app.start(PLAN, day=2)
@@ -255,7 +255,7 @@ async def test_a_program_that_blocks_its_own_loop_loses_no_lease(
     assert {step.engine_attempt_id for step in snapshot.steps} == {1}
 
 
-async def test_many_wait_for_one_run(store: str, tmp_path: Path) -> None:
+async def test_several_tasks_can_wait_for_one_run(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with rw.open_async(store) as app:
         run = await app.start({"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}]})

@@ -1,4 +1,4 @@
-"""Steps that are runs of other plans."""
+"""Sub-runs: steps that are runs of other plans."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ result: {day: "{{ steps.extract.result }}", rows: "{{ steps.load.result }}"}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("child.yaml").write_text(CHILD)
 
@@ -51,8 +51,8 @@ def parent(**plan: Any) -> dict[str, Any]:
     return {"plan": "parent", "steps": [step, {"id": "after", "noop": {"result": "{{ steps.sub.result }}"}}]}
 
 
-def child_plan(**step: Any) -> None:
-    """The other plan, with one step of this kind."""
+def write_child_plan(**step: Any) -> None:
+    """Write the child plan, with one step of this kind."""
     Path("child.yaml").write_text(json.dumps({"plan": "child", "steps": [{"id": "work", **step}]}))
 
 
@@ -86,8 +86,8 @@ async def test_each_iteration_is_a_run(store_url: str) -> None:
         assert (await operations.log.snapshot("r/each[1]")).status == "COMPLETED"
 
 
-async def test_a_run_that_is_cancelled_takes_its_own_with_it(store_url: str) -> None:
-    child_plan(python=sleep_inputs(60))
+async def test_cancelling_a_run_cancels_its_sub_runs(store_url: str) -> None:
+    write_child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         run_id = await operations.start(operations.load(parent()), run_id="r")
         await wait_for_event(operations, "r/sub", "StepStarted", "work")
@@ -101,8 +101,8 @@ async def test_a_run_that_is_cancelled_takes_its_own_with_it(store_url: str) -> 
         assert (accepted.payload or {})["actorId"] == "run:r"
 
 
-async def test_an_emergency_stop_stops_them_all(store_url: str) -> None:
-    child_plan(python=sleep_inputs(60))
+async def test_emergency_stop_cancels_the_sub_runs(store_url: str) -> None:
+    write_child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
         await wait_for_event(operations, "r/sub", "StepStarted", "work")
@@ -111,8 +111,8 @@ async def test_an_emergency_stop_stops_them_all(store_url: str) -> None:
         assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
-async def test_the_timeout_of_the_step_ends_its_run(store_url: str) -> None:
-    child_plan(python=sleep_inputs(60))
+async def test_step_timeout_cancels_its_sub_run(store_url: str) -> None:
+    write_child_plan(python=sleep_inputs(60))
     async with engine(store_url, stop_grace=0.3) as operations:
         plan = parent()
         plan["steps"][0]["timeout"] = "200ms"
@@ -121,8 +121,8 @@ async def test_the_timeout_of_the_step_ends_its_run(store_url: str) -> None:
         assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
-async def test_a_failed_run_fails_its_step_and_says_where(store_url: str) -> None:
-    child_plan(python={"code": "1 / 0"})
+async def test_failed_sub_run_fails_its_step_and_is_named(store_url: str) -> None:
+    write_child_plan(python={"code": "1 / 0"})
     async with engine(store_url, stop_grace=0.3) as operations:
         snapshot = await run_plan(operations, parent(), run_id="r")
         error = step_of(snapshot, "sub").error
@@ -131,7 +131,7 @@ async def test_a_failed_run_fails_its_step_and_says_where(store_url: str) -> Non
         assert "ZeroDivisionError" in error.message
 
 
-async def test_a_second_attempt_goes_on_where_the_first_failed(store_url: str, tmp_path: Path) -> None:
+async def test_second_attempt_continues_where_the_first_failed(store_url: str, tmp_path: Path) -> None:
     steps = [
         {"id": "first", "python": {"call": "support.engine_steps:note", "args": {"file": str(tmp_path / "notes")}}},
         {"id": "second", "python": fail_once_inputs(tmp_path / "once")},
@@ -147,20 +147,20 @@ async def test_a_second_attempt_goes_on_where_the_first_failed(store_url: str, t
     assert len((tmp_path / "notes").read_text().splitlines()) == 1
 
 
-async def test_after_a_crash_the_run_of_the_step_is_found_again(tmp_path: Path) -> None:
+async def test_recovered_run_finds_the_sub_run_of_its_step(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/runs.db"
-    child_plan(wait={"event": "go"})
+    write_child_plan(wait={"event": "go"})
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
         await wait_for_event(operations, "r/sub", "StepDelayed", "work")
-    async with engine(store, stop_grace=0.3) as operations:  # another process, as far as the log can tell
+    async with engine(store, stop_grace=0.3) as operations:  # The log cannot distinguish it from another process.
         await operations.resume("r")
-        await operations.signal("r/sub", "EVENT", {"name": "go"})  # while the run is being taken up, or before
+        await operations.signal("r/sub", "EVENT", {"name": "go"})  # The event arrives during the recovery or before it.
         assert (await wait_for_end(operations, "r")).status == "COMPLETED"
         assert len([line for line in await event_lines(operations, "r/sub") if line.startswith("RunStarted")]) == 1
 
 
-async def test_code_beside_a_childs_file_is_found_by_a_process_that_never_read_the_file(tmp_path: Path) -> None:
+async def test_code_next_to_a_child_plan_is_found_after_recovery(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/runs.db"
     apart = tmp_path / "apart"
     apart.mkdir()
@@ -185,9 +185,9 @@ async def test_code_beside_a_childs_file_is_found_by_a_process_that_never_read_t
     assert done.stdout == "COMPLETED 42\n", done.stderr
 
 
-async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> None:
+async def test_cancel_after_a_crash_cancels_the_sub_runs(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/runs.db"
-    child_plan(wait={"event": "go"})
+    write_child_plan(wait={"event": "go"})
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(parent()), run_id="r")
         await wait_for_event(operations, "r/sub", "StepDelayed", "work")
@@ -197,54 +197,54 @@ async def test_a_run_that_ends_after_a_crash_ends_its_own(tmp_path: Path) -> Non
         assert (await wait_for_end(operations, "r/sub")).status == "CANCELLED"
 
 
-@pytest.mark.parametrize("how", ["CANCEL", "EMERGENCY_STOP", "accepted before"])
-async def test_what_is_cancelled_while_nobody_drives_it_takes_all_of_its_own_with_it(tmp_path: Path, how: str) -> None:
-    """Two beside each other, and theirs; and each ends before the one that it is a step of."""
+@pytest.mark.parametrize("method", ["CANCEL", "EMERGENCY_STOP", "accepted before"])
+async def test_cancel_of_a_run_without_driver_cancels_all_sub_runs(tmp_path: Path, method: str) -> None:
+    """Two sub-runs with a sub-run each; every sub-run ends before its parent."""
     store = f"sqlite:///{tmp_path}/runs.db"
     work = {
         "plan": "grandchild",
         "steps": [{"id": "work", "python": sleep_inputs(60)}, {"id": "after", "noop": {}, "dependsOn": ["work"]}],
     }
     Path("grandchild.yaml").write_text(json.dumps(work))
-    child_plan(plan={"path": "grandchild.yaml"})
-    beside = [{"id": name, "plan": {"path": "child.yaml"}} for name in ("a", "b")]
-    both = {"plan": "p", "order": "graph", "steps": beside}
-    family = {"r": "", "r/a": "r", "r/b": "r", "r/a/work": "r/a", "r/b/work": "r/b"}
+    write_child_plan(plan={"path": "grandchild.yaml"})
+    children = [{"id": name, "plan": {"path": "child.yaml"}} for name in ("a", "b")]
+    both = {"plan": "p", "order": "graph", "steps": children}
+    parents = {"r": "", "r/a": "r", "r/b": "r", "r/a/work": "r/a", "r/b/work": "r/b"}
     async with engine(store, stop_grace=0.3) as operations:
         await operations.start(operations.load(both), run_id="r")
         for name in ("r/a/work", "r/b/work"):
             await wait_for_event(operations, name, "StepStarted", "work")
-    payload = {"reason": "enough"} if how == "EMERGENCY_STOP" else None
-    if how == "accepted before":
+    payload = {"reason": "enough"} if method == "EMERGENCY_STOP" else None
+    if method == "accepted before":
         async with engine(store, stop_grace=0.3) as operations:
-            operations.engine.apply_signals = AsyncMock()  # it dies before it comes to that
+            operations.engine.apply_signals = AsyncMock()  # The engine stops before it applies the signal.
             await operations.signal("r", "CANCEL")
         async with engine(store, stop_grace=0.3) as operations:
             await operations.resume("r")
             await wait_for_end(operations, "r")
     else:
         async with engine(store, stop_grace=0.3) as operations:
-            await operations.signal("r", how, payload, reason="enough")
+            await operations.signal("r", method, payload, reason="enough")
     async with engine(store, stop_grace=0.3) as operations:
-        rows = {name: await operations.log.find_run(name) for name in family}
+        rows = {name: await operations.log.find_run(name) for name in parents}
         assert {row.status for row in rows.values()} == {"CANCELLED"}
         page = await operations.log.read_all(types=["RunCancelled"])
         order = [record.run_id for record in page.records]
-    assert all(order.index(name) < order.index(above) for name, above in family.items() if above)
+    assert all(order.index(name) < order.index(parent_id) for name, parent_id in parents.items() if parent_id)
 
 
 async def test_wrong_parameters_are_found_before_anything_runs() -> None:
     async with engine("memory://", stop_grace=0.3) as operations:
-        for params, sentence in (
+        for params, message in (
             ({"dya": "x"}, "Step 'sub': Unknown parameter 'dya' of plan child. Did you mean 'day'"),
             ({"day": 7}, "Step 'sub': Parameter 'day' must be a string"),
         ):
-            with pytest.raises(RunwrightError, match=sentence):
+            with pytest.raises(RunwrightError, match=message):
                 await operations.start(operations.load(parent(params=params)))
         assert (await operations.log.list_runs()).runs == []
 
 
-async def test_a_plan_that_is_not_there_or_not_good_is_named_with_its_line() -> None:
+async def test_missing_or_invalid_child_plan_is_named_with_its_line() -> None:
     Path("parent.yaml").write_text("plan: parent\nsteps:\n  - {id: sub, plan: nowhere.yaml}\n")
     with pytest.raises(PlanInvalid) as missing:
         read_plan_file(Path("parent.yaml"))
@@ -265,7 +265,7 @@ async def test_plans_that_run_each_other_are_refused() -> None:
         read_plan_file(Path("a.yaml"))
 
 
-async def test_a_reference_to_a_plan_that_the_store_does_not_have() -> None:
+async def test_reference_to_an_unknown_plan_is_refused() -> None:
     async with engine("memory://", stop_grace=0.3) as operations:
         plan = {"plan": "parent", "steps": [{"id": "sub", "plan": {"ref": f"plan:sha256:{'0' * 64}"}}]}
         with pytest.raises(RunwrightError, match=r"Step 'sub' references sub-plan .* which is not in this store"):
@@ -282,7 +282,7 @@ def read_hash() -> str:
     return content_hash(plan_body(read_data(parent()).plan))
 
 
-async def test_another_run_with_the_name_of_a_child_is_left_alone() -> None:
+async def test_unrelated_run_with_the_id_of_a_child_fails_the_step() -> None:
     async with engine("memory://", stop_grace=0.3) as operations:
         await run_plan(operations, {"plan": "other", "steps": [{"id": "a", "noop": {}}]}, run_id="r/sub")
         snapshot = await run_plan(operations, parent(), run_id="r")
@@ -297,7 +297,7 @@ def test_a_childs_id_is_never_too_long() -> None:
     assert max(map(len, long)) <= 512
 
 
-async def test_a_secret_is_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_cannot_be_a_parameter_of_a_sub_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB_PASSWORD", "p4ssw0rd-of-the-database")
     async with engine("memory://", stop_grace=0.3) as operations:
         with pytest.raises(RunwrightError, match="they must hold no secret"):
@@ -313,8 +313,8 @@ async def test_a_secret_is_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None
         assert "must hold no secret" in step_of(snapshot, "sub").error.message
 
 
-async def test_a_secret_that_a_child_needs_is_asked_for_before_the_parent_starts() -> None:
-    child_plan(shell={"command": "true", "env": {"T": {"secret": "NOT_SET_ANYWHERE"}}})
+async def test_start_is_refused_if_a_child_lacks_its_secret() -> None:
+    write_child_plan(shell={"command": "true", "env": {"T": {"secret": "NOT_SET_ANYWHERE"}}})
     async with engine("memory://", stop_grace=0.3) as operations:
         with pytest.raises(RunwrightError, match="Step 'sub/work' needs the secret 'NOT_SET_ANYWHERE'"):
             await operations.start(operations.load(parent()))

@@ -22,7 +22,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The stores for which an engine was built."""
+    """URLs of the stores for which an engine was built."""
     built: list[str] = []
     build = bootstrap.engine_on
 

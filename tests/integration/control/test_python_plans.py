@@ -1,4 +1,4 @@
-"""Plans in Python, run: from a program, on every store, and taken up by another process."""
+"""Plans in Python: run from a program, on every store, and recovered by another process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def plan_in(flow: Path, name: str) -> rw.PlanFunction:
     return getattr(sys.modules["made_flow"], name)
 
 
-def test_results_come_back_as_what_the_functions_say(store_url: str, flow: Path) -> None:
+def test_results_have_the_return_types_of_the_functions(store_url: str, flow: Path) -> None:
     orders = plan_in(flow, "orders")
     report = sys.modules["made_flow"].Report("tuesday", [1, 2, 3])
     with rw.open(store_url) as app:
@@ -110,7 +110,7 @@ def test_results_come_back_as_what_the_functions_say(store_url: str, flow: Path)
         assert monday.result("on_monday") == {"monday": 6}
 
 
-async def test_it_is_the_same_from_an_event_loop(flow: Path) -> None:
+async def test_plan_function_runs_in_an_async_app(flow: Path) -> None:
     orders = plan_in(flow, "orders")
     async with rw.open_async("memory://") as app:
         run = await app.start(orders, day="friday")
@@ -120,13 +120,13 @@ async def test_it_is_the_same_from_an_event_loop(flow: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [({}, "day"), ({"day": 5}, "day"), ({"day": "x", "factor": "many"}, "factor"), ({"dya": "x", "day": "x"}, "day")],
 )
-def test_wrong_parameters_are_refused_before_anything_runs(flow: Path, given: dict[str, object], words: str) -> None:
+def test_wrong_parameters_are_refused_before_anything_runs(flow: Path, given: dict[str, object], message: str) -> None:
     orders = plan_in(flow, "orders")
     with rw.open("memory://") as app:
-        with pytest.raises(rw.RunwrightError, match=words) as caught:
+        with pytest.raises(rw.RunwrightError, match=message) as caught:
             app.start(orders, params=given)
         assert caught.value.code == "INVALID_ARGUMENT"
 
@@ -137,14 +137,14 @@ async def test_types_hold_when_parameters_are_updated(flow: Path) -> None:
         run_id = await operations.start(operations.load(plan))
         refused = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"n": "two"}}, reason="r")
         assert (refused.decision, refused.code) == ("REJECTED", "SIGNAL_INVALID_PAYLOAD")
-        taken = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"n": 2}}, reason="r")
-        assert taken.decision == "ACCEPTED"
+        accepted = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"n": 2}}, reason="r")
+        assert accepted.decision == "ACCEPTED"
         await operations.signal(run_id, "CANCEL")
         await wait_for_end(operations, run_id)
 
 
 @pytest.mark.slow
-def test_a_program_that_was_killed_goes_on_with_the_same_run(flow: Path, tmp_path: Path) -> None:
+def test_killed_program_continues_the_same_run(flow: Path, tmp_path: Path) -> None:
     store, folder = f"sqlite:///{tmp_path}/runs.db", tmp_path / "effects"
     folder.mkdir()
     command = [sys.executable, str(flow), store, str(folder)]
@@ -162,7 +162,7 @@ def test_a_program_that_was_killed_goes_on_with_the_same_run(flow: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_another_process_finds_the_steps_of_a_program_again(flow: Path, tmp_path: Path) -> None:
+def test_recovery_finds_the_functions_of_a_killed_program(flow: Path, tmp_path: Path) -> None:
     store, folder = f"sqlite:///{tmp_path}/runs.db", tmp_path / "effects"
     folder.mkdir()
     process = subprocess.Popen([sys.executable, str(flow), store, str(folder)])
@@ -170,7 +170,7 @@ def test_another_process_finds_the_steps_of_a_program_again(flow: Path, tmp_path
         time.sleep(0.01)
     process.kill()
     process.wait()
-    flow.write_text(FLOW.replace("return n + 1", "return n + 1 + 0"))  # somebody worked on it in the meantime
+    flow.write_text(FLOW.replace("return n + 1", "return n + 1 + 0"))  # The file was edited in the meantime.
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     recovered = subprocess.run(

@@ -1,4 +1,4 @@
-"""The same run id again, closing with a run in flight, and several engines on one store."""
+"""Repeated run ids, engines that close during a run, and several engines on one store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.engine import (
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -39,7 +39,7 @@ def plan(go: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_the_same_id_takes_up_the_open_run(durable_url: str, tmp_path: Path) -> None:
+async def test_start_with_the_same_id_continues_the_open_run(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(durable_url) as operations:
         await operations.start(operations.load(plan(go)), run_id="run-1")
@@ -53,11 +53,11 @@ async def test_the_same_id_takes_up_the_open_run(durable_url: str, tmp_path: Pat
         done = await wait_for_event(operations, "run-1", "StepCompleted", "b")
     assert snapshot.status == "COMPLETED"
     assert lines_of_types(lines, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted c"]
-    assert done.engine_attempt_id == 2  # it ran again, and is still the first attempt
+    assert done.engine_attempt_id == 2  # The step ran again in the same logical attempt.
     assert done.logical_attempt_id == 1
 
 
-async def test_the_same_id_in_the_process_that_drives_it_changes_nothing(durable_url: str, tmp_path: Path) -> None:
+async def test_second_start_in_the_driving_process_has_no_effect(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(durable_url) as operations:
         await operations.start(operations.load(plan(go)), run_id="run-1")
@@ -68,7 +68,7 @@ async def test_the_same_id_in_the_process_that_drives_it_changes_nothing(durable
         assert len(lines_of_types(await event_lines(operations, "run-1"), "RunStarted", "StepStarted")) == 4
 
 
-async def test_an_ended_run_is_given_back_at_once(durable_url: str, tmp_path: Path) -> None:
+async def test_start_with_the_id_of_an_ended_run_returns_it(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(durable_url) as operations:
@@ -97,8 +97,8 @@ async def test_another_plan_or_other_parameters_are_refused(tmp_path: Path, stat
         assert await operations.result("run-1", "b") == 1
 
 
-async def test_a_plan_read_anew_is_the_same_plan(tmp_path: Path) -> None:
-    """The order of keys and the form it was written in do not matter; its content does."""
+async def test_plan_in_another_notation_is_the_same_plan(tmp_path: Path) -> None:
+    """The order of keys and the short or full form do not matter; the content does."""
     async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
         short = {"plan": "p", "steps": [{"id": "a", "wait": 0}]}
         full = {"steps": [{"kind": "wait", "with": {"duration": 0}, "id": "a"}], "plan": "p"}
@@ -106,12 +106,12 @@ async def test_a_plan_read_anew_is_the_same_plan(tmp_path: Path) -> None:
         await operations.start(operations.load(full), run_id="run-1")
 
 
-async def test_the_same_id_at_once_makes_one_run(durable_url: str) -> None:
+async def test_concurrent_starts_with_one_id_make_one_run(durable_url: str) -> None:
     small = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
     async with engine(durable_url) as operations:
         loaded = operations.load(small)
-        found = await asyncio.gather(*(operations.start(loaded, run_id="run-1") for _ in range(10)))
-        assert set(found) == {"run-1"}
+        run_ids = await asyncio.gather(*(operations.start(loaded, run_id="run-1") for _ in range(10)))
+        assert set(run_ids) == {"run-1"}
         assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
         assert len(await event_lines(operations, "run-1")) == 5
 
@@ -125,7 +125,7 @@ async def test_unknown_parameters_are_refused_before_anything_runs(tmp_path: Pat
         assert (await operations.log.list_runs()).runs == []
 
 
-async def test_of_two_engines_exactly_one_drives(durable_url: str, tmp_path: Path) -> None:
+async def test_exactly_one_of_two_engines_drives_a_run(durable_url: str, tmp_path: Path) -> None:
     go, notes = tmp_path / "go", tmp_path / "notes"
     steps = [{"id": "a", "python": wait_for_file_inputs(go)}] + [
         {"id": f"s{n}", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}}
@@ -142,8 +142,8 @@ async def test_of_two_engines_exactly_one_drives(durable_url: str, tmp_path: Pat
     assert len(notes.read_text().splitlines()) == 10
 
 
-async def test_closing_with_a_run_in_flight_hands_it_over(durable_url: str, tmp_path: Path) -> None:
-    """Another engine that recovers takes it up, without being asked."""
+async def test_run_of_a_closed_engine_is_recovered_by_another(durable_url: str, tmp_path: Path) -> None:
+    """Another engine with `recover` claims the run without a request."""
     go = tmp_path / "go"
     async with engine(durable_url, recover=True) as other:
         async with engine(durable_url) as one:
@@ -153,7 +153,7 @@ async def test_closing_with_a_run_in_flight_hands_it_over(durable_url: str, tmp_
         assert (await wait_for_end(other, "run-1")).status == "COMPLETED"
 
 
-async def test_a_run_that_waits_is_taken_up_when_it_is_due(durable_url: str) -> None:
+async def test_waiting_run_is_recovered_when_it_is_due(durable_url: str) -> None:
     small = {"plan": "p", "steps": [{"id": "w", "wait": "1s"}, {"id": "a", "noop": {}}]}
     async with engine(durable_url, park_after=0.0) as one:
         await one.start(one.load(small), run_id="run-1")
@@ -167,7 +167,7 @@ async def test_a_run_that_waits_is_taken_up_when_it_is_due(durable_url: str) -> 
         ]
 
 
-async def test_a_paused_run_stays_paused_for_whoever_comes_next(durable_url: str, tmp_path: Path) -> None:
+async def test_paused_run_stays_paused_after_recovery(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(durable_url) as one:
         await one.start(one.load(plan(go)), run_id="run-1")
@@ -181,7 +181,7 @@ async def test_a_paused_run_stays_paused_for_whoever_comes_next(durable_url: str
         assert (await wait_for_end(other, "run-1")).status == "COMPLETED"
 
 
-async def test_many_runs_go_on_at_once(durable_url: str) -> None:
+async def test_many_runs_complete_concurrently(durable_url: str) -> None:
     small = {
         "plan": "p",
         "params": {"n": 0},
@@ -189,13 +189,13 @@ async def test_many_runs_go_on_at_once(durable_url: str) -> None:
     }
     async with engine(durable_url) as operations:
         loaded = operations.load(small)
-        found = await asyncio.gather(*(operations.start(loaded, params={"n": n}) for n in range(60)))
-        await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in found))
-        assert [await operations.result(run_id, "s2") for run_id in found] == list(range(60))
+        run_ids = await asyncio.gather(*(operations.start(loaded, params={"n": n}) for n in range(60)))
+        await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in run_ids))
+        assert [await operations.result(run_id, "s2") for run_id in run_ids] == list(range(60))
         assert operations.engine.driven == []
 
 
-async def test_waiting_gives_up_when_its_time_is_over(tmp_path: Path) -> None:
+async def test_wait_returns_when_its_timeout_expires(tmp_path: Path) -> None:
     async with engine(f"sqlite:///{tmp_path}/runs.db") as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "w", "wait": "100s"}]}))
         assert (await operations.wait(run_id, 0.05)).status == "RUNNING"

@@ -1,4 +1,4 @@
-"""A secret's value is seen by the step that names it, and by nobody else: not in any byte that is kept."""
+"""Secrets: only the step that names a secret gets its value, and no stored byte contains it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretCon
 from support.engine import engine, run_plan, step_of
 
 VALUE = 'p4ss/w0rd"with quotes + ünïcode'
-FOR = SecretContext()
+CONTEXT = SecretContext()
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DB_PASSWORD", VALUE)
 
@@ -51,7 +51,7 @@ LEAKS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def forms() -> list[bytes]:
+def encoded_values() -> list[bytes]:
     import json
     from urllib.parse import quote
 
@@ -59,21 +59,21 @@ def forms() -> list[bytes]:
     return [*(text.encode() for text in texts), base64.b64encode(VALUE.encode())]
 
 
-@pytest.mark.parametrize("how", LEAKS)
-async def test_no_byte_that_is_kept_holds_the_secret(durable_url: str, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("leak", LEAKS)
+async def test_no_stored_byte_contains_the_secret(durable_url: str, tmp_path: Path, leak: str) -> None:
     async with engine(durable_url) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[how]}]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **LEAKS[leak]}]})
         records = [record async for record in operations.events(snapshot.run_id)]
-        kept = [bytes(record.raw_payload) for record in records]
-        await operations.engine.step_logs.aclose()  # on Postgres that is in the store, as are large values
-        kept += [
+        stored = [bytes(record.raw_payload) for record in records]
+        await operations.engine.step_logs.aclose()  # On Postgres, output and large values are in the store.
+        stored += [
             bytes(row[3])
             for row in await operations.log.store.side_tables.read("read_output", snapshot.run_id, 0, 1000)
         ]
-    kept += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
-    for form in forms():
-        assert not any(form in data for data in kept)
-    assert any(b"***" in data for data in kept), "it was there, and is masked"
+    stored += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    for form in encoded_values():
+        assert not any(form in data for data in stored)
+    assert any(b"***" in data for data in stored), "the masked value is stored"
 
 
 async def test_the_step_itself_gets_the_value(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ async def test_the_step_itself_gets_the_value(tmp_path: Path) -> None:
     assert (tmp_path / "seen").read_text() == VALUE
 
 
-async def test_data_that_looks_like_a_reference_is_data() -> None:
-    """Or whoever answers a request could choose which of our secrets the next request carries."""
+async def test_secret_references_in_data_are_not_resolved() -> None:
+    """A remote server could otherwise choose which secret the next request carries."""
     steps = [
         {"id": "a", "python": {"code": "{'secret': 'DB_PASSWORD'}"}},
         {
@@ -101,7 +101,7 @@ async def test_data_that_looks_like_a_reference_is_data() -> None:
         assert await operations.result(snapshot.run_id, "c") == len(VALUE)
 
 
-async def test_a_secret_that_is_not_there_is_named_before_the_run_starts(store_url: str) -> None:
+async def test_missing_secret_is_reported_before_the_run_starts(store_url: str) -> None:
     steps = [{"id": "load", "shell": {"command": "true", "env": {"P": {"secret": "NO_SUCH"}}}}]
     async with engine(store_url) as operations:
         with pytest.raises(rw.RunwrightError) as caught:
@@ -112,7 +112,7 @@ async def test_a_secret_that_is_not_there_is_named_before_the_run_starts(store_u
     assert "'NO_SUCH'" in caught.value.detail
 
 
-async def test_a_secret_that_is_gone_when_its_step_runs_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secret_missing_at_step_start_fails_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [
         {"id": "a", "python": {"code": "import os; os.environ.pop('DB_PASSWORD')"}},
         {"id": "b", "shell": {"command": "true", "env": {"P": {"secret": "DB_PASSWORD"}}}},
@@ -127,35 +127,35 @@ async def test_a_secret_that_is_gone_when_its_step_runs_fails_the_step(monkeypat
 # Providers
 
 
-def test_a_file_of_secrets_is_read_if_only_its_owner_can(tmp_path: Path) -> None:
+def test_secret_file_must_be_readable_by_its_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "secrets.toml"
     file.write_text('A = "everybody"\nB = "b"\n[prod]\nA = "prod"\n')
     file.chmod(0o640)
     with pytest.raises(rw.RunwrightError, match="chmod 600"):
-        FileSecrets(file).resolve(["A"], FOR)
+        FileSecrets(file).resolve(["A"], CONTEXT)
     file.chmod(0o600)
-    assert FileSecrets(file).resolve(["A", "B"], FOR) == {"A": "everybody", "B": "b"}
+    assert FileSecrets(file).resolve(["A", "B"], CONTEXT) == {"A": "everybody", "B": "b"}
     assert FileSecrets(file).resolve(["A"], SecretContext(environment_id="prod")) == {"A": "prod"}
-    assert FileSecrets(file).missing(["A", "C"], FOR) == ["C"]
+    assert FileSecrets(file).missing(["A", "C"], CONTEXT) == ["C"]
     with pytest.raises(rw.RunwrightError, match="'C'"):
-        FileSecrets(file).resolve(["C"], FOR)
+        FileSecrets(file).resolve(["C"], CONTEXT)
     file.write_text("A = hunter2 is not TOML")
     with pytest.raises(rw.RunwrightError) as caught:
-        FileSecrets(file).resolve(["A"], FOR)
+        FileSecrets(file).resolve(["A"], CONTEXT)
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_command_is_asked_for_each_secret(tmp_path: Path) -> None:
+def test_secret_command_is_run_for_each_secret(tmp_path: Path) -> None:
     script = tmp_path / "vault"
     script.write_text('#!/bin/sh\n[ "$1" = BAD ] && { echo leaked; exit 4; }\necho "$RUNWRIGHT_TENANT_ID-$1"\n')
     script.chmod(0o755)
     provider = CommandSecrets([str(script)])
     assert provider.resolve(["A", "B"], SecretContext("acme")) == {"A": "acme-A", "B": "acme-B"}
     with pytest.raises(rw.RunwrightError, match="exit code 4") as caught:
-        provider.resolve(["BAD"], FOR)
+        provider.resolve(["BAD"], CONTEXT)
     assert "leaked" not in str(caught.value)
     with pytest.raises(rw.RunwrightError, match="FileNotFoundError"):
-        CommandSecrets(["/nosuch"]).resolve(["A"], FOR)
+        CommandSecrets(["/nosuch"]).resolve(["A"], CONTEXT)
 
 
 async def test_the_provider_is_set_in_the_settings_file(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_settings_that_name_no_provider_are_refused(settings: dict[str, Any]) ->
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
-def test_masking_keeps_json_json() -> None:
+def test_masked_json_stays_valid_json() -> None:
     mask = Mask(["1234", 'a"b'])
     assert (
         mask.mask_json(b'{"pin":1234,"x":"12345","a\\"b":["a\\"b"],"n":12}')
@@ -188,7 +188,7 @@ def test_masking_keeps_json_json() -> None:
 
 
 @pytest.mark.parametrize("value", ["code", "message", "retryable"])
-async def test_a_secret_that_is_a_word_of_ours_hides_itself_alone(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secret_equal_to_a_field_name_masks_only_values(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB_PASSWORD", value)
     step = {"python": {"code": "raise ValueError(f'not with {p}')", "args": {"p": {"secret": "DB_PASSWORD"}}}}
     async with engine("memory://") as operations:

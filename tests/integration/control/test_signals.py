@@ -1,4 +1,4 @@
-"""Steering a run while it is going: every signal leaves its decision and its effect in the log."""
+"""Signals to runs: each leaves its decision and its effect in the log."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def begin(operations: Operations, plan: dict[str, Any], *running: str, **start: Any) -> str:
-    """Start a run, and wait until these steps are under way."""
+async def start_run(operations: Operations, plan: dict[str, Any], *running: str, **start: Any) -> str:
+    """Start a run, and wait until these steps are running."""
     run_id = await operations.start(operations.load({"plan": "p", **plan}), **start)
     for name in running:
         await wait_for_event(operations, run_id, "StepStarted", name)
@@ -57,7 +57,7 @@ async def test_a_pause_lets_running_steps_end_and_starts_nothing(
         {"id": "after", "dependsOn": ["a"], "noop": {}}
     ]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a", "b", "c")
+        run_id = await start_run(operations, {"steps": steps}, "a", "b", "c")
         decision = await operations.signal(run_id, "PAUSE", reason="lunch")
         assert (decision.decision, decision.engine_result) == ("ACCEPTED", "PAUSED")
         snapshot = await operations.log.snapshot(run_id)
@@ -85,7 +85,7 @@ async def test_a_pause_lets_running_steps_end_and_starts_nothing(
 async def test_a_second_pause_has_the_ordinal_two(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}]}, "a")
+        run_id = await start_run(operations, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}]}, "a")
         sent = [await operations.signal(run_id, kind) for kind in ("PAUSE", "RESUME", "PAUSE", "RESUME")]
         go.touch()
         snapshot = await wait_for_end(operations, run_id)
@@ -96,12 +96,10 @@ async def test_a_second_pause_has_the_ordinal_two(store: str, tmp_path: Path) ->
     assert (snapshot.status, snapshot.pauses) == ("COMPLETED", 2)
 
 
-async def test_a_pause_that_does_not_drain_in_time_raises_an_alert_and_can_be_resumed(
-    store: str, tmp_path: Path
-) -> None:
+async def test_drain_timeout_raises_an_alert_and_allows_resume(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store, drain_timeout=0.3) as operations:
-        run_id = await begin(
+        run_id = await start_run(
             operations, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}, "a"
         )
         await operations.signal(run_id, "PAUSE")
@@ -114,11 +112,11 @@ async def test_a_pause_that_does_not_drain_in_time_raises_an_alert_and_can_be_re
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_loop_that_is_paused_comes_to_rest(store: str, tmp_path: Path) -> None:
+async def test_paused_loop_starts_no_more_iterations(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     step = {"id": "each", "foreach": {"in": [1, 2, 3], "maxParallel": 1}, "python": wait_for_file_inputs(go)}
     async with engine(store, drain_timeout=0.5) as operations:
-        run_id = await begin(operations, {"steps": [step]})
+        run_id = await start_run(operations, {"steps": [step]})
         await wait_for_event(operations, run_id, "LoopIterationStarted", "each[0]")
         await operations.signal(run_id, "PAUSE")
         go.touch()
@@ -126,16 +124,16 @@ async def test_a_loop_that_is_paused_comes_to_rest(store: str, tmp_path: Path) -
         await asyncio.sleep(0.8)
         lines = await event_lines(operations, run_id)
         assert lines_of_types(lines, "LoopIterationStarted") == ["LoopIterationStarted each[0]"]
-        assert lines_of_types(lines, "RunDrainTimedOut") == []  # nothing is at work
+        assert lines_of_types(lines, "RunDrainTimedOut") == []  # No step is running.
         await operations.signal(run_id, "RESUME")
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_pause_is_never_lost_however_many_completions_are_under_way(store: str) -> None:
-    """A run of many short steps; pause at any moment, and see that nothing starts after it."""
+async def test_pause_during_many_completions_is_never_lost(store: str) -> None:
+    """Pause a run of many short steps at any moment; nothing starts afterwards."""
     steps = [{"id": f"s{n}", "noop": {}} for n in range(300)]
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": steps}, "s20")
+        run_id = await start_run(operations, {"steps": steps}, "s20")
         for number in range(1, 6):
             paused = await operations.signal(run_id, "PAUSE")
             if paused.decision == "REJECTED" or paused.engine_result == "RUN_TERMINAL":
@@ -151,7 +149,7 @@ async def test_a_pause_is_never_lost_however_many_completions_are_under_way(stor
 # CANCEL and EMERGENCY_STOP
 
 
-async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
+async def test_cancel_stops_running_steps_and_skips_the_rest(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -164,7 +162,7 @@ async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
         {"id": "after", "dependsOn": ["thread"], "noop": {}},
     ]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"steps": steps}, "thread", "process", "waits", "each")
+        run_id = await start_run(operations, {"steps": steps}, "thread", "process", "waits", "each")
         decision = await operations.signal(run_id, "CANCEL", reason="not today")
         snapshot = await wait_for_end(operations, run_id)
         lines = await event_lines(operations, run_id)
@@ -189,13 +187,13 @@ async def test_a_cancel_asks_running_steps_to_stop_and_skips_the_rest(
             assert (record.payload or {})["error"]["retryable"] is False
 
 
-async def test_a_step_that_completes_while_it_is_cancelled_has_completed(store: str, tmp_path: Path) -> None:
+async def test_step_that_completes_during_a_cancel_is_successful(store: str, tmp_path: Path) -> None:
     steps = [
         {"id": "a", "cancellable": False, "python": wait_for_file_inputs(tmp_path / "go", value=5)},
         {"id": "b", "noop": {}},
     ]
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a")
+        run_id = await start_run(operations, {"steps": steps}, "a")
         cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
         await until(lambda: has_signal(operations, run_id))
         (tmp_path / "go").touch()
@@ -210,37 +208,37 @@ async def has_signal(operations: Operations, run_id: str, count: int = 1) -> boo
     return len(lines_of_types(await event_lines(operations, run_id), "SignalAccepted")) >= count
 
 
-async def test_a_process_that_does_not_stop_when_asked_is_killed(store: str, tmp_path: Path) -> None:
+async def test_process_that_ignores_a_cancel_is_killed(store: str, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     work = {"call": "support.engine_steps:ignore_sigterm", "args": {"file": str(pid)}}
     shell = f"trap '' TERM; echo $$ > {pid}-2; while true; do sleep 0.1; done"
     steps = [{"id": "a", "class": "isolation", "python": work}, {"id": "b", "shell": shell}]
     async with engine(store, stop_grace=0.3) as operations:
-        run_id = await begin(operations, {"order": "graph", "steps": steps}, "a", "b")
-        await until(lambda: written(pid))
-        await until(lambda: written(tmp_path / "pid-2"))
+        run_id = await start_run(operations, {"order": "graph", "steps": steps}, "a", "b")
+        await until(lambda: has_content(pid))
+        await until(lambda: has_content(tmp_path / "pid-2"))
         await operations.signal(run_id, "CANCEL")
         snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "CANCELLED"
-    await until(lambda: gone(int(pid.read_text())))
-    await until(lambda: gone(int((tmp_path / "pid-2").read_text())))
+    await until(lambda: is_gone(int(pid.read_text())))
+    await until(lambda: is_gone(int((tmp_path / "pid-2").read_text())))
 
 
-async def written(file: Path) -> bool:
+async def has_content(file: Path) -> bool:
     return file.exists() and bool(file.read_text().strip())
 
 
-async def gone(pid: int) -> bool:
+async def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
 
 
-async def test_a_step_that_must_not_be_interrupted_is_waited_for_up_to_a_deadline(store: str, tmp_path: Path) -> None:
+async def test_cancel_waits_for_uncancellable_steps_up_to_deadline(store: str, tmp_path: Path) -> None:
     steps = [{"id": "a", "cancellable": False, "shell": "sleep 100"}]
     async with engine(store, cancel_deadline=0.3) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a")
+        run_id = await start_run(operations, {"steps": steps}, "a")
         await operations.signal(run_id, "CANCEL")
         assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
 
@@ -251,7 +249,7 @@ async def test_an_emergency_stop_kills_and_raises_a_p1_alert(
     monkeypatch.chdir(tmp_path)
     steps = [{"id": "a", "cancellable": False, "shell": "trap '' TERM; sleep 100"}, {"id": "b", "noop": {}}]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a")
+        run_id = await start_run(operations, {"steps": steps}, "a")
         decision = await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
         snapshot = await wait_for_end(operations, run_id)
         lines = await event_lines(operations, run_id)
@@ -263,9 +261,9 @@ async def test_an_emergency_stop_kills_and_raises_a_p1_alert(
     assert [alert.severity for alert in raised] == ["P1"]
 
 
-async def test_an_emergency_stop_does_not_wait_for_a_cancel_that_is_under_way(store: str) -> None:
+async def test_emergency_stop_does_not_wait_for_a_running_cancel(store: str) -> None:
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "cancellable": False, "shell": "sleep 100"}]}, "a")
+        run_id = await start_run(operations, {"steps": [{"id": "a", "cancellable": False, "shell": "sleep 100"}]}, "a")
         cancelling = asyncio.create_task(operations.signal(run_id, "CANCEL"))
         await until(lambda: has_signal(operations, run_id))
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "now"})
@@ -276,19 +274,19 @@ async def test_an_emergency_stop_does_not_wait_for_a_cancel_that_is_under_way(st
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "now")
 
 
-@pytest.mark.parametrize("where", ["paused", "waiting for an operator", "driven by nobody"])
-async def test_an_emergency_stop_raises_its_alert_also_where_nothing_is_at_work(store: str, where: str) -> None:
+@pytest.mark.parametrize("state", ["paused", "waiting for an operator", "driven by nobody"])
+async def test_emergency_stop_of_an_idle_run_raises_its_alert(store: str, state: str) -> None:
     plan = {
         "onFailure": "wait",
-        "steps": [{"id": "w", "wait": "100s"}] if where == "paused" else [{"id": "w", "python": FAIL}],
+        "steps": [{"id": "w", "wait": "100s"}] if state == "paused" else [{"id": "w", "python": FAIL}],
     }
     async with engine(store) as operations:
-        run_id = await begin(operations, plan, "w")
-        if where == "paused":
+        run_id = await start_run(operations, plan, "w")
+        if state == "paused":
             await operations.signal(run_id, "PAUSE")
         else:
             await wait_for_event(operations, run_id, "StepFailed", "w")
-        if where != "driven by nobody":
+        if state != "driven by nobody":
             await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "fire"})
             assert len(await wait_for_alerts(operations, run_id, "EMERGENCY_STOP")) == 1
             return
@@ -307,7 +305,7 @@ async def test_a_failed_step_is_retried_and_the_run_completes(
     monkeypatch.chdir(tmp_path)
     steps = [{"id": "a", "python": fail_once_inputs(tmp_path / "calls")}, {"id": "b", "noop": {}}]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"onFailure": "wait", "steps": steps})
+        run_id = await start_run(operations, {"onFailure": "wait", "steps": steps})
         await wait_for_event(operations, run_id, "StepFailed", "a")
         decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
         snapshot = await wait_for_end(operations, run_id)
@@ -331,7 +329,7 @@ async def test_several_failed_steps_can_be_retried_at_once(store: str, tmp_path:
     names = [f"s{n}" for n in range(8)]
     steps = [{"id": name, "python": fail_once_inputs(tmp_path / name)} for name in names]
     async with engine(store, park_after=0.0) as operations:
-        run_id = await begin(operations, {"order": "graph", "onFailure": "wait", "steps": steps})
+        run_id = await start_run(operations, {"order": "graph", "onFailure": "wait", "steps": steps})
         for name in names:
             await wait_for_event(operations, run_id, "StepFailed", name)
         decisions = await asyncio.gather(*(operations.signal(run_id, "RETRY_STEP", {"stepId": name}) for name in names))
@@ -339,16 +337,16 @@ async def test_several_failed_steps_can_be_retried_at_once(store: str, tmp_path:
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_run_on_its_way_back_into_memory_is_driven(store: str) -> None:
-    """Otherwise a second signal would find nobody, claim the run, act on both, and let go of what we drive."""
+async def test_parked_run_counts_as_driven_while_it_is_reloaded(store: str) -> None:
+    """A second signal would otherwise claim the run, apply both signals, and release a driven run."""
     async with engine(store, park_after=0.0) as operations:
-        run_id = await begin(operations, {"onFailure": "wait", "steps": [{"id": "a", "python": FAIL}]})
+        run_id = await start_run(operations, {"onFailure": "wait", "steps": [{"id": "a", "python": FAIL}]})
         await wait_for_event(operations, run_id, "StepFailed", "a")
 
-        async def parked() -> bool:
+        async def is_parked() -> bool:
             return run_id not in operations.engine._drivers
 
-        await until(parked)
+        await until(is_parked)
         operations.engine.on_signal(run_id)
         for _ in range(20):
             assert operations.engine.is_driven(run_id)
@@ -359,7 +357,7 @@ async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path
     go, notes = tmp_path / "go", tmp_path / "notes"
     note = {"call": "support.engine_steps:note", "args": {"file": str(notes)}}
     async with engine(store) as operations:
-        run_id = await begin(
+        run_id = await start_run(
             operations,
             {"order": "graph", "steps": [{"id": "a", "python": note}, {"id": "b", "python": wait_for_file_inputs(go)}]},
         )
@@ -377,11 +375,11 @@ async def test_force_runs_a_step_again_that_succeeded(store: str, tmp_path: Path
     assert len(notes.read_text().splitlines()) == 2
 
 
-async def test_a_pending_step_is_skipped_in_its_turn(store: str, tmp_path: Path) -> None:
+async def test_skip_of_a_pending_step_keeps_the_order(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "python": FAIL}, {"id": "c", "noop": {}}]
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a")
+        run_id = await start_run(operations, {"steps": steps}, "a")
         decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "b", "reason": "not needed"})
         assert decision.engine_result == "SKIPPED"
         skipped = await wait_for_event(operations, run_id, "StepSkipped", "b")
@@ -390,7 +388,7 @@ async def test_a_pending_step_is_skipped_in_its_turn(store: str, tmp_path: Path)
             "reason": "not needed",
             "signalId": decision.signal_id,
         }
-        assert "StepStarted c" not in await event_lines(operations, run_id)  # its turn has not come
+        assert "StepStarted c" not in await event_lines(operations, run_id)  # Step a is still running.
         go.touch()
         snapshot = await wait_for_end(operations, run_id)
     assert snapshot.status == "COMPLETED"
@@ -400,7 +398,7 @@ async def test_a_pending_step_is_skipped_in_its_turn(store: str, tmp_path: Path)
 # UPDATE_PARAMS and INJECT_OVERRIDE
 
 
-async def test_new_parameters_count_from_the_next_step_on(
+async def test_updated_parameters_apply_from_the_next_step(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -416,7 +414,7 @@ async def test_new_parameters_count_from_the_next_step_on(
         },
     ]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"params": {"day": 1, "other": "x"}, "steps": steps}, "a")
+        run_id = await start_run(operations, {"params": {"day": 1, "other": "x"}, "steps": steps}, "a")
         first = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"day": 2}}, reason="late data")
         second = await operations.signal(run_id, "UPDATE_PARAMS", {"params": {"day": 3}}, reason="later data")
         assert (first.engine_result, second.engine_result) == ("UPDATED", "UPDATED")
@@ -428,14 +426,14 @@ async def test_new_parameters_count_from_the_next_step_on(
     assert (updated.payload or {}) == {"params": {"day": 3, "other": "x"}, "signalId": second.signal_id}
 
 
-async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> None:
+async def test_override_replaces_inputs_of_a_pending_step(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [
         {"id": "a", "python": wait_for_file_inputs(go, value=20)},
         {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
     ]
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": steps}, "a")
+        run_id = await start_run(operations, {"steps": steps}, "a")
         running = await operations.signal(
             run_id, "INJECT_OVERRIDE", {"stepId": "a", "override": {"args": {}}}, reason="try"
         )
@@ -449,7 +447,7 @@ async def test_a_pending_step_gets_other_inputs(store: str, tmp_path: Path) -> N
         assert await operations.result(run_id, "b") == {"x": 2}
 
 
-async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(store: str, tmp_path: Path) -> None:
+async def test_override_with_an_unretained_result_is_rejected(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     steps = [
         {"id": "a", "python": python_inputs("20")},
@@ -457,7 +455,7 @@ async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(
         {"id": "b", "python": {"call": "support.engine_steps:echo", "args": {"x": 1}}},
     ]
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": steps}, "hold")
+        run_id = await start_run(operations, {"steps": steps}, "hold")
         override = {"args": {"x": "{{ steps.a.result + 1 }}"}}
         decision = await operations.signal(
             run_id, "INJECT_OVERRIDE", {"stepId": "b", "override": override}, reason="fix"
@@ -471,16 +469,16 @@ async def test_an_override_may_mention_only_steps_whose_results_are_kept_for_it(
 # RETRY_RUN and rerun
 
 
-async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
+async def test_interrupted_retry_run_is_completed_by_same_signal(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     steps = [{"id": "a", "python": fail_once_inputs(tmp_path / "calls", value=1)}]
     async with engine(store_url) as operations:
         old = await run_plan(operations, {"plan": "p", "steps": steps})
-        made = operations.log.append
+        append = operations.log.append
 
-        async def dies(*_: Any, **__: Any) -> Any:
+        async def fail(*_: Any, **__: Any) -> Any:
             raise RuntimeError("killed between the new run and the note of it")
 
         signal_id = operations.log.ids.event_id()
@@ -488,13 +486,13 @@ async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
 
         async def record(self: SignalService, *arguments: Any) -> bool:
             written = await original(self, *arguments)
-            monkeypatch.setattr(operations.log, "append", dies)
+            monkeypatch.setattr(operations.log, "append", fail)
             return written
 
         monkeypatch.setattr(SignalService, "_record", record)
         with pytest.raises(RuntimeError):
             await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
-        monkeypatch.setattr(operations.log, "append", made)
+        monkeypatch.setattr(operations.log, "append", append)
         monkeypatch.setattr(SignalService, "_record", original)
         decision = await operations.signal(old.run_id, "RETRY_RUN", signal_id=signal_id)
         runs = (await operations.log.list_runs()).runs
@@ -502,7 +500,7 @@ async def test_a_retry_that_was_cut_short_is_made_good_by_the_same_signal(
     assert {row.identity.run_id for row in runs} == {old.run_id, decision.new_run_id}
 
 
-async def test_a_failed_run_is_retried_as_a_new_run_that_names_it(
+async def test_retry_run_starts_a_new_run_that_names_the_old_one(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -528,7 +526,7 @@ async def test_a_failed_run_is_retried_as_a_new_run_that_names_it(
         assert await operations.result(decision.new_run_id, "c") == 3
         assert await operations.result(decision.new_run_id, "a") == {"rows": 3}
         again = await operations.signal(old.run_id, "RETRY_RUN", signal_id=decision.signal_id)
-        assert again.new_run_id == decision.new_run_id  # the same signal makes no second run
+        assert again.new_run_id == decision.new_run_id  # The same signal makes no second run.
         assert (await operations.log.snapshot(old.run_id)).status == "FAILED"
     assert snapshot.status == "COMPLETED"
     assert snapshot.origin_run_id == old.run_id
@@ -591,9 +589,9 @@ async def test_a_rerun_of_a_sequential_plan_keeps_its_order(store: str, tmp_path
     assert lines == ["StepStarted a", "StepCompleted a", "StepStarted c", "StepCompleted c"]
 
 
-async def test_a_run_that_goes_on_cannot_be_rerun(store: str) -> None:
+async def test_a_running_run_cannot_be_rerun(store: str) -> None:
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
+        run_id = await start_run(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.rerun(run_id)
         assert caught.value.code == "RUN_NOT_TERMINAL"
@@ -601,10 +599,10 @@ async def test_a_run_that_goes_on_cannot_be_rerun(store: str) -> None:
         assert (refused.decision, refused.code) == ("REJECTED", "RUN_NOT_TERMINAL")
 
 
-# Runs that nobody drives, and other processes
+# Runs without a driver, and other processes
 
 
-async def test_a_signal_to_a_run_that_nobody_drives_is_applied_and_the_run_left(
+async def test_signal_to_a_run_without_driver_is_applied(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -614,7 +612,7 @@ async def test_a_signal_to_a_run_that_nobody_drives_is_applied_and_the_run_left(
     ]
     plan = {"onFailure": "wait", "steps": steps}
     async with engine(durable_url) as operations:
-        run_id = await begin(operations, plan, "a", run_id="run-1")
+        run_id = await start_run(operations, plan, "a", run_id="run-1")
         await wait_for_event(operations, run_id, "StepFailed", "a")
     async with engine(durable_url) as operations:
         decision = await operations.signal(run_id, "SKIP_STEP", {"stepId": "a"})
@@ -622,19 +620,19 @@ async def test_a_signal_to_a_run_that_nobody_drives_is_applied_and_the_run_left(
         assert (await operations.log.find_run(run_id)).owner is None
         assert lines_of_types(await event_lines(operations, run_id), "StepStarted") == [
             "StepStarted a"
-        ]  # nothing was started
+        ]  # No other step was started.
     async with engine(durable_url, recover=True) as operations:
         snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "COMPLETED"
         assert await operations.result(run_id, "b") == [40_000, 40_000]
 
 
-async def test_a_cancel_of_a_run_that_nobody_drives_is_carried_to_its_end(
+async def test_cancel_of_a_run_without_driver_ends_the_run(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with engine(durable_url) as operations:
-        run_id = await begin(
+        run_id = await start_run(
             operations,
             {"steps": [{"id": "a", "python": wait_for_file_inputs(tmp_path / "never")}, {"id": "b", "noop": {}}]},
             "a",
@@ -647,10 +645,10 @@ async def test_a_cancel_of_a_run_that_nobody_drives_is_carried_to_its_end(
     assert snapshot.status == "CANCELLED"
 
 
-async def test_signals_that_come_together_to_a_run_that_nobody_drives_are_all_applied(store: str) -> None:
+async def test_concurrent_signals_without_driver_are_all_applied(store: str) -> None:
     plan = {"params": dict.fromkeys("abcd", 0), "steps": [{"id": "w", "wait": "100s"}]}
     async with engine(store) as operations:
-        run_id = await begin(operations, plan, "w")
+        run_id = await start_run(operations, plan, "w")
     async with engine(store) as operations:
         sent = [operations.signal(run_id, "UPDATE_PARAMS", {"params": {name: 1}}, reason="r") for name in "abcd"]
         decisions = await asyncio.gather(*sent)
@@ -659,40 +657,40 @@ async def test_signals_that_come_together_to_a_run_that_nobody_drives_are_all_ap
     assert (last.payload or {})["params"] == dict.fromkeys("abcd", 1)
 
 
-async def test_a_signal_and_a_resumption_that_come_together_leave_the_run_driven(store: str, tmp_path: Path) -> None:
+async def test_concurrent_signal_and_resume_leave_the_run_driven(store: str, tmp_path: Path) -> None:
     plan = {"onFailure": "wait", "steps": [{"id": "a", "python": fail_once_inputs(tmp_path / "calls")}]}
     async with engine(store) as operations:
-        run_id = await begin(operations, plan)
+        run_id = await start_run(operations, plan)
         await wait_for_event(operations, run_id, "StepFailed", "a")
     async with engine(store) as operations:
         await asyncio.gather(operations.signal(run_id, "RETRY_STEP", {"stepId": "a"}), operations.resume(run_id))
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_signal_from_elsewhere_acts_within_a_second(
+async def test_signal_from_another_engine_acts_within_a_second(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another engine on the same store; another process does the same in tests/faults."""
+    """Another engine on the same store; tests/faults has the case of another process."""
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
-    async with engine(durable_url) as driving, engine(durable_url) as elsewhere:
-        run_id = await begin(
+    async with engine(durable_url) as driving, engine(durable_url) as other:
+        run_id = await start_run(
             driving, {"steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}, "a"
         )
         began = time.monotonic()
-        decision = await elsewhere.signal(run_id, "PAUSE")
+        decision = await other.signal(run_id, "PAUSE")
         assert decision.engine_result == "PAUSED"
         assert time.monotonic() - began < 1.0
         go.touch()
-        assert (await elsewhere.signal(run_id, "RESUME")).engine_result == "RESUMED"
-        assert (await wait_for_end(elsewhere, run_id)).status == "COMPLETED"
+        assert (await other.signal(run_id, "RESUME")).engine_result == "RESUMED"
+        assert (await wait_for_end(other, run_id)).status == "COMPLETED"
 
 
-async def test_a_run_that_was_put_out_of_memory_hears_signals(store: str, tmp_path: Path) -> None:
+async def test_parked_run_receives_signals(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(store, park_after=0.0) as operations:
-        run_id = await begin(
+        run_id = await start_run(
             operations, {"steps": [{"id": "w", "wait": "100s"}, {"id": "a", "python": wait_for_file_inputs(go)}]}
         )
         await wait_for_event(operations, run_id, "StepDelayed", "w")
@@ -702,9 +700,9 @@ async def test_a_run_that_was_put_out_of_memory_hears_signals(store: str, tmp_pa
         assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
 
 
-async def test_following_a_run_ends_with_it_also_when_it_is_cancelled(store: str) -> None:
+async def test_following_ends_when_the_run_is_cancelled(store: str) -> None:
     async with engine(store) as operations:
-        run_id = await begin(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
+        run_id = await start_run(operations, {"steps": [{"id": "a", "wait": "100s"}]}, "a")
 
         async def follow(after: int = 0) -> list[str]:
             return [record.event_type async for record in operations.events(run_id, after, follow=True)]
@@ -713,5 +711,5 @@ async def test_following_a_run_ends_with_it_also_when_it_is_cancelled(store: str
         await operations.signal(run_id, "CANCEL")
         seen = await asyncio.wait_for(following, 10)
         assert "RunCancelled" in seen
-        await operations.signal(run_id, "PAUSE")  # refused, and in the log after the end
+        await operations.signal(run_id, "PAUSE")  # The refusal is in the log after the end of the run.
         assert (await asyncio.wait_for(follow(), 10))[-1] == "SignalRejected"

@@ -1,4 +1,4 @@
-"""Signals that are refused: the right code, one event in the log, and nothing done."""
+"""Refused signals: error code, one event in the log, and no effect."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def under_way(store: str, folder: Path) -> AsyncGenerator[tuple[Operations, str]]:
+async def run_with_all_step_states(store: str, folder: Path) -> AsyncGenerator[tuple[Operations, str]]:
     """A run with a step in each state."""
     plan = {
         **PLAN,
@@ -88,7 +88,7 @@ REFUSED = [
 async def test_a_refusal_has_its_code_and_is_in_the_log(
     store: str, tmp_path: Path, kind: str, payload: dict[str, Any], reason: str | None, code: str
 ) -> None:
-    async with under_way(store, tmp_path) as (operations, run_id):
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         before = await event_lines(operations, run_id)
         decision = await operations.signal(run_id, kind, payload, reason=reason)
         assert (decision.decision, decision.code) == ("REJECTED", code)
@@ -111,7 +111,7 @@ async def test_a_refusal_has_its_code_and_is_in_the_log(
     "kind",
     ["PAUSE", "RESUME", "CANCEL", "RETRY_STEP", "SKIP_STEP", "UPDATE_PARAMS", "INJECT_OVERRIDE", "EMERGENCY_STOP"],
 )
-async def test_a_run_that_has_ended_takes_no_signals(store: str, kind: str) -> None:
+async def test_an_ended_run_rejects_signals(store: str, kind: str) -> None:
     payload: dict[str, Any] = {
         "RETRY_STEP": {"stepId": "a", "force": True},
         "SKIP_STEP": {"stepId": "a"},
@@ -155,14 +155,14 @@ INVALID = [
 ]
 
 
-async def test_a_payload_that_does_not_fit_is_refused_without_a_trace(store: str, tmp_path: Path) -> None:
-    async with under_way(store, tmp_path) as (operations, run_id):
+async def test_invalid_signal_payload_is_refused_without_an_event(store: str, tmp_path: Path) -> None:
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         before = await event_lines(operations, run_id)
         for kind, payload, reason in INVALID:
             with pytest.raises(rw.RunwrightError) as caught:
                 await operations.signal(run_id, kind, payload, reason=reason)
             assert caught.value.code == "SIGNAL_INVALID_PAYLOAD", (kind, payload)
-        for signal_id in ("5", "01890a5d-ac96-774b-bcce-b302099a8057", "x" * 36):  # the second is a UUID v7
+        for signal_id in ("5", "01890a5d-ac96-774b-bcce-b302099a8057", "x" * 36):  # The second is a UUID v7.
             with pytest.raises(rw.RunwrightError) as caught:
                 await operations.signal(run_id, "PAUSE", signal_id=signal_id)
             assert caught.value.code == "SIGNAL_INVALID_PAYLOAD", signal_id
@@ -175,7 +175,7 @@ async def test_an_unknown_run_is_not_found(store: str) -> None:
             await operations.signal("nosuch", "PAUSE")
         assert caught.value.code == "RUN_NOT_FOUND"
         with pytest.raises(rw.RunwrightError) as caught:
-            await operations.signal("nosuch", "NOSUCH")  # the run comes first
+            await operations.signal("nosuch", "NOSUCH")  # The run is checked before the type.
         assert caught.value.code == "RUN_NOT_FOUND"
 
 
@@ -190,10 +190,10 @@ ROLES = {
 
 
 @pytest.mark.parametrize("kind", ROLES)
-async def test_who_may_and_in_which_role(store: str, tmp_path: Path, kind: str) -> None:
+async def test_signals_require_their_role_and_record_it(store: str, tmp_path: Path, kind: str) -> None:
     needed, payload = ROLES[kind]
     order = ["Viewer", "Operator", "Engineer", "Admin"]
-    async with under_way(store, tmp_path) as (operations, run_id):
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         for role in order[: order.index(needed)]:
             weak = Operations(operations.log, operations.engine, Actor("somebody", (role,)))
             refused = await weak.signal(run_id, kind, payload, reason="why")
@@ -201,18 +201,18 @@ async def test_who_may_and_in_which_role(store: str, tmp_path: Path, kind: str) 
         admin = await operations.signal(run_id, kind, payload, reason="why")
         assert admin.decision == "ACCEPTED"
         record = await wait_for_event(operations, run_id, "SignalAccepted", f"signal/{admin.signal_id}")
-        assert (record.payload or {})["actorRole"] == needed  # the least powerful that suffices
+        assert (record.payload or {})["actorRole"] == needed  # The least powerful sufficient role is recorded.
         assert (record.payload or {})["reason"] == "why"
 
 
-# The same signal again
+# Repeated signals
 
 
 async def test_the_same_signal_again_gets_the_earlier_decision(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with under_way(store_url, tmp_path) as (operations, run_id):
+    async with run_with_all_step_states(store_url, tmp_path) as (operations, run_id):
         signal_id = operations.log.ids.event_id()
         first = await operations.signal(run_id, "PAUSE", {"reason": "x"}, signal_id=signal_id)
         before = await event_lines(operations, run_id)
@@ -233,7 +233,7 @@ async def test_the_same_signal_again_gets_the_earlier_decision(
 async def test_the_same_id_with_other_content_is_a_duplicate(
     store: str, tmp_path: Path, kind: str, payload: dict[str, Any], reason: str | None
 ) -> None:
-    async with under_way(store, tmp_path) as (operations, run_id):
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         first = await operations.signal(run_id, "PAUSE", {"reason": "x"})
         before = await event_lines(operations, run_id)
         with pytest.raises(rw.RunwrightError) as caught:
@@ -242,8 +242,8 @@ async def test_the_same_id_with_other_content_is_a_duplicate(
         assert await event_lines(operations, run_id) == before
 
 
-async def test_of_two_signals_with_one_id_at_once_only_one_is_decided(store: str, tmp_path: Path) -> None:
-    async with under_way(store, tmp_path) as (operations, run_id):
+async def test_one_of_two_concurrent_signals_with_one_id_is_decided(store: str, tmp_path: Path) -> None:
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         signal_id = operations.log.ids.event_id()
         results = await asyncio.gather(
             operations.signal(run_id, "PAUSE", signal_id=signal_id),
@@ -255,7 +255,7 @@ async def test_of_two_signals_with_one_id_at_once_only_one_is_decided(store: str
         assert len(lines_of_types(await event_lines(operations, run_id), "SignalAccepted", "SignalProcessed")) == 2
 
 
-async def test_one_id_may_be_used_for_two_runs(store: str) -> None:
+async def test_one_signal_id_may_be_used_for_two_runs(store: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}
     async with engine(store) as operations:
         signal_id = operations.log.ids.event_id()
@@ -265,7 +265,7 @@ async def test_one_id_may_be_used_for_two_runs(store: str) -> None:
 
 
 async def test_a_decision_is_a_record_with_all_its_fields(store: str, tmp_path: Path) -> None:
-    async with under_way(store, tmp_path) as (operations, run_id):
+    async with run_with_all_step_states(store, tmp_path) as (operations, run_id):
         decision = await operations.signal(run_id, "PAUSE", reason="lunch")
         document = msgspec.to_builtins(decision)
     assert document["decision"] == "ACCEPTED"
@@ -288,7 +288,7 @@ async def test_a_run_takes_sixty_signals_a_minute(store: str) -> None:
         assert await event_lines(operations, run_id) == before
 
 
-async def test_an_emergency_stop_is_never_one_signal_too_many(store: str) -> None:
+async def test_emergency_stop_is_exempt_from_the_rate_limit(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))
         for _ in range(60):

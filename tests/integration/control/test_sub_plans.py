@@ -1,4 +1,4 @@
-"""A plan in Python that calls another: the call is a step, the step is a run."""
+"""Plans in Python that call other plans: each call is a step, and the step is a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mistyped():
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub_plan_flow.py").write_text(FLOW)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -67,7 +67,7 @@ def flow(name: str) -> rw.PlanFunction[..., object]:
     return getattr(importlib.import_module("sub_plan_flow"), name)
 
 
-def test_a_call_of_a_plan_is_a_run_and_its_value_what_the_plan_gives() -> None:
+def test_call_of_a_plan_is_a_run_and_returns_its_result() -> None:
     with rw.open() as app:
         run = app.start(flow("outer"), n=3)
         assert run.wait(20).status == "COMPLETED"
@@ -76,14 +76,14 @@ def test_a_call_of_a_plan_is_a_run_and_its_value_what_the_plan_gives() -> None:
         assert app.run(f"{run.run_id}/again").snapshot().status == "COMPLETED"
 
 
-def test_a_plan_can_be_called_for_each_of_many() -> None:
+def test_a_plan_can_be_mapped_over_a_list() -> None:
     with rw.open() as app:
         run = app.start(flow("each"), numbers=[1, 2, 3])
         run.wait(20)
         assert run.result() == 12
 
 
-def test_its_yaml_is_the_same_plan() -> None:
+def test_yaml_of_a_plan_with_sub_plans_is_the_same_plan() -> None:
     plan = read_function(flow("outer")).plan
     again = read_data(__import__("yaml").safe_load(plan_yaml(plan, all_tools()))).plan
     assert content_hash(plan_body(again)) == content_hash(plan_body(plan))
@@ -91,20 +91,20 @@ def test_its_yaml_is_the_same_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("name", "message"),
     [
         ("endless", "Dependency cycle"),
         ("wrong", "missing a required argument: 'n'"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_runs(name: str, sentence: str) -> None:
-    with rw.open() as app, pytest.raises(rw.RunwrightError, match=sentence):
+def test_cycle_or_missing_argument_is_refused_at_start(name: str, message: str) -> None:
+    with rw.open() as app, pytest.raises(rw.RunwrightError, match=message):
         app.start(flow(name), **({"n": 1} if name == "endless" else {}))
 
 
-def test_a_value_of_the_wrong_type_is_said_before_anything_runs() -> None:
-    sentence = "Step 'inner': Parameter 'n' must be an integer"
-    with rw.open() as app, pytest.raises(rw.RunwrightError, match=sentence):
+def test_argument_of_the_wrong_type_is_refused_at_start() -> None:
+    message = "Step 'inner': Parameter 'n' must be an integer"
+    with rw.open() as app, pytest.raises(rw.RunwrightError, match=message):
         app.start(flow("mistyped"))
 
 
@@ -113,7 +113,7 @@ def test_a_plan_is_not_run_by_calling_it() -> None:
         flow("inner")(1)
 
 
-def test_in_a_test_the_inner_plan_is_played_or_scripted() -> None:
+def test_testing_app_runs_or_scripts_the_inner_plan() -> None:
     with testing.open({"double": 5}) as app:
         run = app.start(flow("outer"), n=1)
         run.wait()

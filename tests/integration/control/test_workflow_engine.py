@@ -1,4 +1,4 @@
-"""IWorkflowEngine: what every runtime can be asked for, on references of the provider's own shape."""
+"""IWorkflowEngine: the operations of every runtime, on run references of each provider."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def kept(operations: Operations) -> PlanRef:
+async def store_plan(operations: Operations) -> PlanRef:
     plan = operations.load(HELD)
     sha256, _ = await operations.engine.services.plans.store(plan, "acme")
     return PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, "held", "1")
@@ -42,25 +42,25 @@ def context(run_id: str = "r", **more: str) -> RunContext:
     return RunContext(tenant_id="acme", project_id="p", environment_id="e", run_id=run_id, **more)  # type: ignore[arg-type]
 
 
-async def test_a_run_is_started_asked_after_signalled_and_cancelled(store: str) -> None:
+async def test_run_is_started_queried_signalled_and_cancelled(store: str) -> None:
     async with engine(store) as operations:
-        ours: rw.IWorkflowEngine = EmbeddedWorkflowEngine(operations)
-        ref = await ours.start_run(await kept(operations), context())
+        workflow_engine: rw.IWorkflowEngine = EmbeddedWorkflowEngine(operations)
+        ref = await workflow_engine.start_run(await store_plan(operations), context())
         assert msgspec.to_builtins(ref) == {"provider": "embedded", "workflowId": "r", "runId": "r"}
-        status = await ours.get_run_status(ref)
+        status = await workflow_engine.get_run_status(ref)
         assert (status.run_id, status.status, status.completed_at) == ("r", "RUNNING", None)
-        await ours.signal(ref, SignalRequest(signal_id=operations.log.ids.event_id(), signal_type="PAUSE"))
-        assert (await ours.get_run_status(ref)).status == "PAUSED"
-        await ours.cancel_run(ref)
+        await workflow_engine.signal(ref, SignalRequest(signal_id=operations.log.ids.event_id(), signal_type="PAUSE"))
+        assert (await workflow_engine.get_run_status(ref)).status == "PAUSED"
+        await workflow_engine.cancel_run(ref)
         await wait_for_end(operations, "r")
-        assert (await ours.get_run_status(ref)).status == "CANCELLED"
+        assert (await workflow_engine.get_run_status(ref)).status == "CANCELLED"
         for record in await operations.log.read("r"):
             assert (record.tenant_id, record.project_id, record.environment_id) == ("acme", "p", "e")
 
 
-async def test_who_may_not_know_of_a_run_cannot_do_anything_to_it(store: str) -> None:
+async def test_other_tenants_and_viewers_cannot_control_a_run(store: str) -> None:
     async with engine(store) as operations:
-        ref = await EmbeddedWorkflowEngine(operations).start_run(await kept(operations), context())
+        ref = await EmbeddedWorkflowEngine(operations).start_run(await store_plan(operations), context())
         stranger = EmbeddedWorkflowEngine(operations.as_actor(Actor("x", ("Admin",), tenant_id="other")))
         request = SignalRequest(signal_id=operations.log.ids.event_id(), signal_type="CANCEL")
         for work in (stranger.cancel_run(ref), stranger.get_run_status(ref), stranger.signal(ref, request)):
@@ -73,20 +73,20 @@ async def test_who_may_not_know_of_a_run_cannot_do_anything_to_it(store: str) ->
         assert caught.value.code == "AUTHZ_DENIED"
 
 
-async def test_a_reference_is_held_to_what_it_says(store: str) -> None:
+async def test_plan_reference_must_match_the_stored_plan(store: str) -> None:
     async with engine(store) as operations:
-        ours = EmbeddedWorkflowEngine(operations)
-        ref = await kept(operations)
+        workflow_engine = EmbeddedWorkflowEngine(operations)
+        ref = await store_plan(operations)
         for wrong, code in (
             (msgspec.structs.replace(ref, plan_version="2"), "PLAN_REF_MISMATCH"),
             (msgspec.structs.replace(ref, schema_version="v9.0"), "SCHEMA_VERSION_UNKNOWN"),
             (msgspec.structs.replace(ref, sha256="0" * 64), "PLAN_NOT_FOUND"),
         ):
             with pytest.raises(rw.RunwrightError) as caught:
-                await ours.start_run(wrong, context())
+                await workflow_engine.start_run(wrong, context())
             assert caught.value.code == code
         with pytest.raises(rw.RunwrightError) as caught:
-            await ours.start_run(ref, context(target_adapter="temporal"))
+            await workflow_engine.start_run(ref, context(target_adapter="temporal"))
         assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
 
 
@@ -107,12 +107,12 @@ def test_each_provider_has_its_own_reference() -> None:
 
 async def test_an_app_has_a_workflow_engine(store: str) -> None:
     async with engine(store) as operations:
-        plan_ref = await kept(operations)
+        plan_ref = await store_plan(operations)
     async with rw.open_async(store) as app:
-        ours = app.workflow_engine(provider="embedded")
-        ref = await ours.start_run(plan_ref, context())
-        assert (await ours.get_run_status(ref)).status == "RUNNING"
-        await ours.cancel_run(ref)
+        workflow_engine = app.workflow_engine(provider="embedded")
+        ref = await workflow_engine.start_run(plan_ref, context())
+        assert (await workflow_engine.get_run_status(ref)).status == "RUNNING"
+        await workflow_engine.cancel_run(ref)
         assert (await (await app.run("r")).wait(20)).status == "CANCELLED"
         with pytest.raises(rw.RunwrightError) as refused:
             await app.workflow_engine(provider="temporal").get_run_status(ref)

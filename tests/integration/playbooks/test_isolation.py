@@ -1,4 +1,4 @@
-"""Each visit of a step, each token and each value is its own: nothing of one shows in another."""
+"""Isolation of visits, tokens and values from each other."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from support.playbooks import (
     when,
 )
 
-BIG = 70_000  # bytes: more than goes into an event
+BIG = 70_000  # bytes, too many for an event
 
 
 async def args_of(operations: Any, run_id: str, step: str) -> list[dict[str, Any]]:
-    """What each visit of a step was given."""
+    """Return the arguments of each visit of a step."""
     records = await operations.log.read(run_id)
     scheduled = [record for record in records if record.event_type == "StepScheduled"]
     return [record.payload["args"] for record in scheduled if record.step_id.partition("@")[0] == step]
 
 
-async def test_arcs_see_the_result_of_their_own_visit_where_two_end_together(store: str) -> None:
-    ways = [{"step": "mail", "args": {"to": name}} for name in ("ada", "grace", "joan")]
+async def test_arcs_read_the_result_of_their_own_visit(store: str) -> None:
+    arcs = [{"step": "mail", "args": {"to": name}} for name in ("ada", "grace", "joan")]
     passed = {"asked": "{{ args.to }}", "sent": "{{ mail }}", "out": "{{ output.data }}"}
     document = playbook(
-        {"step": "split", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": ways}},
+        {"step": "split", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": arcs}},
         {"step": "mail", "join": "any", "tool": noop("{{ args.to }}"),
          "next": {"arcs": [{"step": "note", "args": passed, "when": "{{ mail == args.to }}"}]}},
         {"step": "note", "join": "any", "tool": noop()},
     )  # fmt: skip
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         given = await args_of(operations, snapshot.run_id, "note")
     assert sorted(given, key=str) == [{"asked": n, "sent": n, "out": n} for n in ("ada", "grace", "joan")]
 
 
 async def test_each_token_is_a_visit_where_no_arcs_meet(store: str, tmp_path: Path) -> None:
-    """Also where several are there at once: pages that are saved while the next ones are read."""
+    """Several tokens can be present at once: pages are saved while the next ones are read."""
     again = {"step": "page", "when": "{{ page < 5 }}", "args": {"n": "{{ page }}"}}
     document = playbook(
         {"step": "page", "tool": noop("{{ (args.n | default(0)) + 1 }}"),
@@ -70,7 +70,7 @@ async def test_each_token_is_a_visit_where_no_arcs_meet(store: str, tmp_path: Pa
         assert sorted(given["n"] for given in await args_of(operations, run_id, "told")) == [1, 2, 3, 4, 5]
 
 
-async def test_what_was_done_in_time_stays_done_however_long_the_pause(store: str, tmp_path: Path) -> None:
+async def test_pause_does_not_time_out_a_completed_step(store: str, tmp_path: Path) -> None:
     step = {"step": "work", "spec": {"policy": {"lifecycle": {"timeout_s": 1.5}}}, "next": arcs_to("after")}
     for tool in (
         python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")),
@@ -84,7 +84,7 @@ async def test_what_was_done_in_time_stays_done_however_long_the_pause(store: st
             await operations.signal(run_id, "PAUSE")
             await wait_for_event(operations, run_id, "RunPaused")
             (tmp_path / "go").touch()
-            await wait_for_event(operations, run_id, "StepCompleted", "work")  # running steps end
+            await wait_for_event(operations, run_id, "StepCompleted", "work")  # a pause lets running steps finish
             await asyncio.sleep(1.6)
             paused = await operations.log.snapshot(run_id)
             assert (paused.status, paused.completed_steps) == ("PAUSED", 1)
@@ -92,7 +92,7 @@ async def test_what_was_done_in_time_stays_done_however_long_the_pause(store: st
             assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_loop_ends_in_a_pause_too(store: str, tmp_path: Path) -> None:
+async def test_loop_can_complete_during_a_pause(store: str, tmp_path: Path) -> None:
     loop = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}}
     document = playbook(
         {
@@ -117,28 +117,31 @@ async def test_a_loop_ends_in_a_pause_too(store: str, tmp_path: Path) -> None:
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
-async def test_output_on_arcs_is_that_of_the_task_which_ended_the_step(file_store: str) -> None:
+async def test_arc_output_is_from_the_task_that_ended_the_step(file_store: str) -> None:
     arcs = {"arcs": [{"step": "good", "when": "{{ output.http.status == 200 }}", "args": {"d": "{{ output.data }}"}},
                      {"step": "other", "args": {"d": "{{ output.data }}", "s": "{{ output.http.status }}"}}]}  # fmt: skip
     ends = [{"step": name, "tool": noop("{{ args }}")} for name in ("good", "other")]
-    like_an_answer = {"status": 200, "headers": {}, "data": [1]}
+    like_a_response = {"status": 200, "headers": {}, "data": [1]}
     with flaky_server() as server:
         web = {"kind": "http", "url": f"{server.url}/echo", "spec": rules(otherwise("break"))}
-        stopped = {**noop(like_an_answer), "spec": rules(when("output.data.status == 200", "break"), otherwise("fail"))}
+        stopped = {
+            **noop(like_a_response),
+            "spec": rules(when("output.data.status == 200", "break"), otherwise("fail")),
+        }
         async with engine(file_store) as operations:
             for tools, status in (([{"web": web}, {"b": noop()}], 200), ([{"a": stopped}, {"web": web}], None)):
                 document = playbook({"step": "call", "tool": tools, "next": arcs}, *ends)
-                snapshot, story = await run_playbook(operations, document)
-                assert snapshot.status == "COMPLETED", story
+                snapshot, lines = await run_playbook(operations, document)
+                assert snapshot.status == "COMPLETED", lines
                 found = await result_of(operations, snapshot)
                 if status is None:
-                    assert found == {"d": like_an_answer, "s": None}
+                    assert found == {"d": like_a_response, "s": None}
                 else:
                     assert found["d"]["method"] == "GET"
 
 
 @pytest.mark.parametrize("size", [10, 1000])
-async def test_a_large_result_is_the_value_that_was_given(file_store: str, size: int) -> None:
+async def test_expressions_read_large_results_like_small_ones(file_store: str, size: int) -> None:
     made = python_task("result = {'user%d' % n: 'v' * 100 for n in range(size)}", size="{{ size }}")
     document = playbook(
         {"step": "a", "tool": made,
@@ -150,13 +153,13 @@ async def test_a_large_result_is_the_value_that_was_given(file_store: str, size:
         workload={"size": size},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         counts = {"count": size, "out": size}
         assert await result_of(operations, snapshot) == [counts, [f"user{size - 2}", f"user{size - 1}"], True]
 
 
-async def test_what_is_selected_can_be_read_beside_the_whole(file_store: str) -> None:
+async def test_selected_fields_and_the_whole_result_are_readable(file_store: str) -> None:
     spec = {"result": {"select": [{"path": "$[2999].id", "as": "last"}]}}
     arcs = [{"step": "more", "when": "{{ fetch.last > 100 }}",
              "args": {"last": "{{ fetch.last }}", "n": "{{ fetch | length }}", "in": "{{ fetch._ref.store }}"}},
@@ -168,37 +171,37 @@ async def test_what_is_selected_can_be_read_beside_the_whole(file_store: str) ->
         {"step": "never", "tool": noop()},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == {"last": 2999, "n": 3000, "in": "local"}
 
 
-async def test_what_a_task_does_to_its_arguments_is_its_own_business(file_store: str) -> None:
-    """The log knows nothing of it, so nothing else may: not the workload, not `ctx`, not what lies beside the log."""
+async def test_task_mutations_of_arguments_do_not_leak(file_store: str) -> None:
+    """Mutations are not in the log, so the workload, `ctx` and stored results must not change."""
     spoil = "names.append('mallory'); big['rows'].append(2); seen.append('x'); result = [len(names), len(seen)]"
-    keep = rules(otherwise("continue", set_ctx={"seen": ["a"]}))
+    set_seen = rules(otherwise("continue", set_ctx={"seen": ["a"]}))
     document = playbook(
-        {"step": "make", "tool": {**python_task(f"result = {{'rows': [1], 'pad': 'x' * {BIG}}}"), "spec": keep}, "next": arcs_to("spoil")},
+        {"step": "make", "tool": {**python_task(f"result = {{'rows': [1], 'pad': 'x' * {BIG}}}"), "spec": set_seen}, "next": arcs_to("spoil")},
         {"step": "spoil", "loop": {"in": [1, 2, 3], "iterator": "n", "spec": {"mode": "parallel"}},
          "tool": python_task(spoil, names="{{ names }}", big="{{ make }}", seen="{{ ctx.seen }}"), "next": arcs_to("look")},
         {"step": "look", "tool": noop(["{{ names }}", "{{ make.rows }}", "{{ ctx.seen }}", "{{ spoil }}"])},
         workload={"names": ["ada"]},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [["ada"], [1], ["a"], [[2, 2]] * 3]
 
 
-async def test_a_run_and_whoever_takes_it_up_find_the_same_plan(file_store: str, tmp_path: Path) -> None:
-    """Its mappings too have the same order, whoever reads them."""
-    written = {"zip": 1, "city": 2}
+async def test_recovered_run_reads_the_same_plan(file_store: str, tmp_path: Path) -> None:
+    """The order of keys in mappings is the same after a recovery, too."""
+    mapping = {"zip": 1, "city": 2}
     seen = python_task(
-        "result = [list(row), list(jobs), header]", row=written, jobs="{{ jobs }}", header="{{ n | join(',') }}"
+        "result = [list(row), list(jobs), header]", row=mapping, jobs="{{ jobs }}", header="{{ n | join(',') }}"
     )
     document = playbook(
         {"step": "wait", "tool": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go")), "next": arcs_to("n")},
-        {"step": "n", "tool": noop(written), "next": arcs_to("b")},
+        {"step": "n", "tool": noop(mapping), "next": arcs_to("b")},
         {"step": "b", "tool": seen},
         workload={"jobs": {"zeta": 1, "alpha": 2}},
     )
@@ -217,9 +220,9 @@ async def test_a_run_and_whoever_takes_it_up_find_the_same_plan(file_store: str,
     assert run_through[1] == ["zeta", "alpha"]
 
 
-async def test_what_is_kept_for_a_step_is_gone_with_it_for_everybody(file_store: str) -> None:
-    kept = {"result": {"store": {"scope": "step"}, "select": [{"path": "$.k", "as": "key"}]}}
-    tool = {**python_task(f"result = {{'pad': 'x' * {BIG}, 'k': 1}}"), "spec": kept}
+async def test_step_scoped_result_is_unavailable_after_the_step(file_store: str) -> None:
+    step_scoped = {"result": {"store": {"scope": "step"}, "select": [{"path": "$.k", "as": "key"}]}}
+    tool = {**python_task(f"result = {{'pad': 'x' * {BIG}, 'k': 1}}"), "spec": step_scoped}
     for expression, code_of in (("{{ a.key }}", None), ("{{ a.pad | length }}", "REFERENCE_NOT_AVAILABLE")):
         document = playbook(
             {"step": "a", "tool": tool, "next": {"arcs": [{"step": "b", "when": "{{ a.pad | length > 1 }}"}]}},
@@ -239,45 +242,45 @@ async def test_the_workload_and_ctx_may_hold_expressions(file_store: str) -> Non
     )  # fmt: skip
     async with engine(file_store) as operations:
         params = {"host": "{{ tag }}", "deep": {"n": 2}, "given": "{{ nothing of ours }}"}
-        snapshot, story = await run_playbook(operations, document, params=params, run_id="r1")
-        assert snapshot.status == "COMPLETED", story
-        url = "http://{{ tag }}/"  # what was given is data, whatever it looks like
+        snapshot, lines = await run_playbook(operations, document, params=params, run_id="r1")
+        assert snapshot.status == "COMPLETED", lines
+        url = "http://{{ tag }}/"  # a parameter is data, even if it looks like an expression
         assert await result_of(operations, snapshot) == ["run_r1", url, f"run_r1 at {url}", url, params["given"]]
         again = await operations.start(operations.load(document), params=params, run_id="r1")
         assert again == "r1"
-        anew = await wait_for_end(operations, await operations.rerun("r1", new_id="r2"))
-        assert await result_of(operations, anew) == ["run_r2", url, f"run_r2 at {url}", url, params["given"]]
+        rerun = await wait_for_end(operations, await operations.rerun("r1", new_id="r2"))
+        assert await result_of(operations, rerun) == ["run_r2", url, f"run_r2 at {url}", url, params["given"]]
 
 
 @pytest.mark.parametrize(
-    ("workload", "said"),
+    ("workload", "message"),
     [
         ({"a": "{{ workload.nobody }}"}, "nobody"),
         ({"a": "{{ b }}", "b": "{{ workload.a }}"}, "Cycle in workload expressions: a -> b -> a"),
     ],
 )
-async def test_a_workload_that_cannot_be_filled_in_is_refused_at_the_start(workload: dict[str, Any], said: str) -> None:
+async def test_invalid_workload_expression_is_refused_at_start(workload: dict[str, Any], message: str) -> None:
     async with engine("memory://") as operations:
         plan = operations.load(playbook({"step": "a", "tool": noop()}, workload=workload))
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.start(plan)
-        assert (caught.value.code, said in caught.value.detail) == ("EXPRESSION_ERROR", True)
+        assert (caught.value.code, message in caught.value.detail) == ("EXPRESSION_ERROR", True)
         assert not (await operations.log.list_runs()).runs
 
 
-async def test_a_ctx_that_cannot_be_filled_in_fails_the_run(store: str) -> None:
+async def test_invalid_ctx_expression_fails_the_run(store: str) -> None:
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(
+        snapshot, lines = await run_playbook(
             operations, playbook({"step": "a", "tool": noop()}, ctx={"e": "{{ nobody }}"})
         )
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
-    assert lines_of_types(story, "WorkflowStarted", "StepStarted", "WorkflowFinished") == [
+    assert lines_of_types(lines, "WorkflowStarted", "StepStarted", "WorkflowFinished") == [
         "WorkflowStarted",
         "WorkflowFinished",
     ]
 
 
-async def test_what_an_iteration_sets_hides_nothing(store: str) -> None:
+async def test_iteration_variables_do_not_hide_workload_or_results(store: str) -> None:
     sets = rules(otherwise("continue", set_iter={"limit": 99, "prep": "x", "own": 1}))
     document = playbook(
         {"step": "prep", "tool": noop({"n": 3}), "next": arcs_to("poll")},
@@ -286,12 +289,12 @@ async def test_what_an_iteration_sets_hides_nothing(store: str) -> None:
         workload={"limit": 10},
     )  # fmt: skip
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [10, 3, 99, 1]
 
 
-async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store: str) -> None:
+async def test_failed_visit_is_not_routed_by_an_older_result(store: str) -> None:
     fails = "if p == 2: raise ConnectionError('page 2 lost')\nresult = {'ok': True}"
     for loop in ({}, {"loop": {"in": [1], "iterator": "n"}}):
         own = "fetch[0].ok" if loop else "fetch.ok"
@@ -306,12 +309,12 @@ async def test_a_visit_that_failed_is_not_routed_by_the_result_of_another(store:
             ctx={"page": 1},
         )  # fmt: skip
         async with engine(store) as operations:
-            snapshot, story = await run_playbook(operations, document)
-            assert snapshot.status == "COMPLETED", story
+            snapshot, lines = await run_playbook(operations, document)
+            assert snapshot.status == "COMPLETED", lines
             assert await result_of(operations, snapshot) == "rescued"
 
 
-async def test_the_cause_of_a_failure_stays_what_the_step_failed_with(store: str) -> None:
+async def test_arc_conditions_do_not_replace_the_root_cause(store: str) -> None:
     for condition in ("{{ work.ok }}", "{{ nobody.knows }}"):
         arcs = {"arcs": [{"step": "good", "when": condition}]}
         document = playbook(
@@ -322,9 +325,9 @@ async def test_the_cause_of_a_failure_stays_what_the_step_failed_with(store: str
             assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_RAISED")
 
 
-async def test_the_end_of_a_loop_and_of_a_step_are_told_apart_for_the_author(store: str) -> None:
-    for loop, said in (({"loop": {"in": [1], "iterator": "x"}}, "step.done"), ({}, "loop.done"), ({}, "call.done")):
-        arcs = {"arcs": [{"step": "e", "when": "{{ event.name == '" + said + "' }}"}]}
+async def test_arcs_accept_any_name_for_the_end_of_a_step(store: str) -> None:
+    for loop, name in (({"loop": {"in": [1], "iterator": "x"}}, "step.done"), ({}, "loop.done"), ({}, "call.done")):
+        arcs = {"arcs": [{"step": "e", "when": "{{ event.name == '" + name + "' }}"}]}
         document = playbook(
             {"step": "work", **loop, "tool": noop(1), "next": arcs}, {"step": "e", "tool": noop("reached")}
         )
@@ -333,7 +336,7 @@ async def test_the_end_of_a_loop_and_of_a_step_are_told_apart_for_the_author(sto
             assert await result_of(operations, snapshot) == "reached"
 
 
-async def test_a_child_that_cannot_do_better_is_not_tried_again(store: str) -> None:
+async def test_sub_run_with_a_permanent_error_is_not_retried(store: str) -> None:
     again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
     for value, tries in (("{{ nosuch }}", 1), ("{{ 'x' }}", 3)):
         first = noop(value) if tries == 1 else python_task("1 / 0")
@@ -342,15 +345,15 @@ async def test_a_child_that_cannot_do_better_is_not_tried_again(store: str) -> N
             workbook=[{"name": "pair", "tool": [{"a": first}, {"b": noop(1)}]}],
         )
         async with engine(store) as operations:
-            snapshot, story = await run_playbook(operations, document)
+            snapshot, lines = await run_playbook(operations, document)
             assert snapshot.root_cause.code == "SUBRUN_FAILED"
-            assert len(lines_of_types(story, "TaskAttemptStarted")) == tries
+            assert len(lines_of_types(lines, "TaskAttemptStarted")) == tries
 
 
 @pytest.mark.parametrize(
     ("most", "is_good"), [(2, True), ("4", True), (2.5, False), (True, False), ("x", False), (0, False)]
 )
-async def test_how_many_at_once_is_a_whole_number(most: Any, is_good: bool) -> None:
+async def test_max_in_flight_must_be_a_positive_whole_number(most: Any, is_good: bool) -> None:
     loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": "{{ m }}"}}
     async with engine("memory://") as operations:
         document = playbook({"step": "l", "loop": loop, "tool": noop()}, workload={"m": most})
@@ -358,7 +361,7 @@ async def test_how_many_at_once_is_a_whole_number(most: Any, is_good: bool) -> N
     assert (snapshot.status == "COMPLETED") is is_good
 
 
-async def test_older_playbooks_know_the_run_as_a_job(store: str) -> None:
+async def test_job_uuid_is_an_alias_of_the_run_id(store: str) -> None:
     document = playbook({"step": "a", "tool": noop("{{ id }} {{ job.uuid }}")}, workload={"id": "{{ job.uuid }}"})
     async with engine(store) as operations:
         snapshot, _ = await run_playbook(operations, document, run_id="r1")
@@ -366,12 +369,10 @@ async def test_older_playbooks_know_the_run_as_a_job(store: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_expressions_see_the_newest_visit_also_where_an_older_one_ends_later(
-    file_store: str, tmp_path: Path, fails: bool
-) -> None:
-    ways = [{"step": "work", "args": {"n": n, "go": str(tmp_path / f"go{n}")}} for n in (1, 2)]
+async def test_newest_visit_is_read_even_if_an_older_ends_later(file_store: str, tmp_path: Path, fails: bool) -> None:
+    arcs = [{"step": "work", "args": {"n": n, "go": str(tmp_path / f"go{n}")}} for n in (1, 2)]
     document = playbook(
-        {"step": "a", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": ways}},
+        {"step": "a", "tool": noop(), "next": {"spec": {"mode": "inclusive"}, "arcs": arcs}},
         {"step": "work", "join": "any", "spec": {"policy": {"failure": {"mode": "best_effort"}}},
          "tool": python_task(f"{WAIT_FOR_FILE}\nassert n == 2 or not {fails}\nresult = n", n="{{ args.n }}", go="{{ args.go }}")},
         {"step": "end", "tool": noop("{{ work }}")},
@@ -386,22 +387,22 @@ async def test_expressions_see_the_newest_visit_also_where_an_older_one_ends_lat
         assert (snapshot.status, await result_of(operations, snapshot)) == ("COMPLETED", 2)
 
 
-async def test_a_failed_run_does_not_wait_for_workers_to_begin_something(file_store: str) -> None:
-    far = {**python_task("result = 1"), "spec": {"dispatch": {"queue": "nobody"}}}
+async def test_failed_run_does_not_wait_for_unclaimed_tasks(file_store: str) -> None:
+    remote = {**python_task("result = 1"), "spec": {"dispatch": {"queue": "nobody"}}}
     document = playbook(
         {"step": "a", "next": arcs_to("bad", "far", mode="inclusive")},
         {"step": "bad", "tool": python_task("1 / 0")},
-        {"step": "far", "tool": far},
+        {"step": "far", "tool": remote},
     )
     async with engine(file_store, workers="named") as operations:
-        snapshot, told = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert (snapshot.status, snapshot.root_cause.step_id) == ("FAILED", "bad")
-        assert "StepScheduled far" in told
+        assert "StepScheduled far" in lines
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(snapshot.run_id))) == []
 
 
-async def test_the_time_of_a_task_counts_while_its_secrets_are_asked_for(file_store: str) -> None:
-    class Slow:
+async def test_task_timeout_includes_resolving_secrets(file_store: str) -> None:
+    class SlowSecrets:
         def missing(self, names: Any, context: Any) -> list[str]:
             return []
 
@@ -411,6 +412,6 @@ async def test_the_time_of_a_task_counts_while_its_secrets_are_asked_for(file_st
 
     task = {"kind": "sqlite", "auth": "db", "query": "select 1", "spec": {"timeout": "100ms"}}
     async with engine(file_store) as operations:
-        operations.engine.services.secrets = Slow()
+        operations.engine.services.secrets = SlowSecrets()
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": task}))
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "STEP_TIMEOUT")

@@ -1,4 +1,4 @@
-"""Logs in NoETL's words are taken in: each event once, old names brought to today's, and what goes out comes back."""
+"""Import of NoETL logs: each event once, old names converted to current ones, and exports can be imported."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def lines(*events: dict[str, Any]) -> list[bytes]:
     return [json.dumps(each).encode() for each in events]
 
 
-async def taken(log: Any, *events: dict[str, Any], home: ImportTarget | None = None) -> list[str]:
-    outcomes = await NoetlImporter(log, home or ImportTarget()).import_lines(lines(*events))
+async def import_events(log: Any, *events: dict[str, Any], target: ImportTarget | None = None) -> list[str]:
+    outcomes = await NoetlImporter(log, target or ImportTarget()).import_lines(lines(*events))
     return [outcome.status if outcome.status != "refused" else getattr(outcome, "code", "") for outcome in outcomes]
 
 
-async def story(log: Any, run_id: str = "exec_01JH") -> list[str]:
+async def log_lines(log: Any, run_id: str = "exec_01JH") -> list[str]:
     found = []
     for record in await log.read(run_id):
         attempt = "" if record.logical_attempt_id == 1 else f" #{record.logical_attempt_id}"
@@ -77,7 +77,7 @@ ODD = playbook(
     {"step": "load:iteration:3", "loop": {"in": [1, 2], "iterator": "n"},
      "tool": [{"x:attempt:3": {**python_task(MARK), "spec": rules(otherwise("continue"))}}], "set": {"ctx.ok": True}},
 )  # fmt: skip
-"""Marks of progress, a step that is judged twice before it is admitted, and names that look like ids."""
+"""Checkpoints, a step whose admission is evaluated twice, and names that look like ids."""
 PLAN = {
     "plan": "p",
     "onFailure": "continue",
@@ -98,36 +98,36 @@ PLAN = {
 
 
 @pytest.mark.parametrize("document", [PLAYBOOK, ODD, PLAN], ids=["playbook", "odd", "plan"])
-async def test_what_goes_out_comes_back(store: str, document: dict[str, Any], tmp_path: Path) -> None:
+async def test_exported_noetl_events_can_be_imported(store: str, document: dict[str, Any], tmp_path: Path) -> None:
     async with engine(store) as operations:
         snapshot, _ = await run_playbook(operations, document)
         records = await operations.log.read(snapshot.run_id)
-        words = [noetl_event(record) for record in records]
-        for each in words:
+        views = [noetl_event(record) for record in records]
+        for each in views:
             SCHEMA.validate(each)
-        assert NoetlChecker().check(words) == []
-        again = await taken(operations.log, *words)
+        assert NoetlChecker().check(views) == []
+        again = await import_events(operations.log, *views)
         assert set(again) == {"duplicate"}, "the same log has them already"
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
-        assert set(await taken(log, *words)) == {"appended"}
+        assert set(await import_events(log, *views)) == {"appended"}
         back = await log.read(snapshot.run_id)
-        assert [noetl_event(record) for record in back] == words
+        assert [noetl_event(record) for record in back] == views
         assert [(r.event_type, r.step_id, r.logical_attempt_id) for r in back] == [
             (r.event_type, r.step_id, r.logical_attempt_id) for r in records
         ]
-        there = await log.snapshot(snapshot.run_id)
-        assert (there.status, there.plan_id, there.plan_version) == (
+        imported = await log.snapshot(snapshot.run_id)
+        assert (imported.status, imported.plan_id, imported.plan_version) == (
             snapshot.status,
             snapshot.plan_id,
             snapshot.plan_version,
         )
-        assert [(step.step_id, step.status) for step in there.steps] == [
+        assert [(step.step_id, step.status) for step in imported.steps] == [
             (step.step_id, step.status) for step in snapshot.steps
         ]
-        assert set(await taken(log, *words)) == {"duplicate"}
+        assert set(await import_events(log, *views)) == {"duplicate"}
 
 
-async def test_signals_are_about_the_run_and_come_back(file_store: str, tmp_path: Path) -> None:
+async def test_signals_belong_to_the_run_and_can_be_imported(file_store: str, tmp_path: Path) -> None:
     async with engine(file_store) as operations:
         run_id = await operations.start(
             read_any(playbook({"step": "a", "tool": {"kind": "shell", "command": "sleep 0.5"}}))
@@ -136,14 +136,14 @@ async def test_signals_are_about_the_run_and_come_back(file_store: str, tmp_path
         await operations.signal(run_id, "RESUME", {}, reason="x")
         await operations.wait(run_id)
         records = await operations.log.read(run_id)
-    words = [noetl_event(record) for record in records]
-    signals = [each for each in words if each["event_type"].startswith("signal.")]
+    views = [noetl_event(record) for record in records]
+    signals = [each for each in views if each["event_type"].startswith("signal.")]
     assert {(each["entity_type"], each["parent_id"], "step_run_id" in each) for each in signals} == {
         ("playbook", run_id, False)
     }
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
-        await taken(log, *words)
-        assert [noetl_event(record) for record in await log.read(run_id)] == words
+        await import_events(log, *views)
+        assert [noetl_event(record) for record in await log.read(run_id)] == views
 
 
 STEP, TASK = "step:fetch_all:run:7", "task:fetch_page:run:1"
@@ -172,8 +172,8 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-async def given_back(log: Any, *events: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each event that was sent, what the view says of the same fields."""
+async def read_back(log: Any, *events: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of each sent event as the NoETL view shows them."""
     records = await log.read(str(events[0]["execution_id"]))
     shown = {each["event_id"]: each for each in map(noetl_event, records)}
     return [_as_sent(sent, shown[str(sent["event_id"])]) for sent in events]
@@ -186,27 +186,27 @@ def _as_sent(sent: Any, shown: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, 1], ids=["together", "one by one"])
-async def test_the_models_own_examples(store: str, size: int) -> None:
-    """Policies and results name the task's run alone; which step that belongs to was said before."""
+async def test_examples_of_the_noetl_model_are_imported(store: str, size: int) -> None:
+    """Policies and results name only the task's run; earlier events name its step."""
     async with rw.open_log(store) as log:
         for start in range(0, 4, size):
-            assert await taken(log, *EXAMPLES[start : start + size]) == ["appended"] * size
-        assert await taken(log, *EXAMPLES) == ["duplicate"] * 4
-        assert await story(log) == [
+            assert await import_events(log, *EXAMPLES[start : start + size]) == ["appended"] * size
+        assert await import_events(log, *EXAMPLES) == ["duplicate"] * 4
+        assert await log_lines(log) == [
             "TaskAttemptFailed fetch_all@7/fetch_page #2",
             "PolicyTaskEvaluated fetch_all@7/fetch_page",
             "ResultStored fetch_all@7/fetch_page #3",
             "NextEvaluated fetch_all@7",
         ]
-        assert await given_back(log, *EXAMPLES) == EXAMPLES
+        assert await read_back(log, *EXAMPLES) == EXAMPLES
 
 
-async def test_a_task_that_nobody_knows_keeps_its_names(store: str) -> None:
+async def test_unknown_task_keeps_its_ids(store: str) -> None:
     async with rw.open_log(store) as log:
-        assert await taken(log, EXAMPLES[2], EXAMPLES[1]) == ["appended"] * 2
-        assert await given_back(log, EXAMPLES[1], EXAMPLES[2]) == EXAMPLES[1:3]
+        assert await import_events(log, EXAMPLES[2], EXAMPLES[1]) == ["appended"] * 2
+        assert await read_back(log, EXAMPLES[1], EXAMPLES[2]) == EXAMPLES[1:3]
         for record in await log.read("exec_01JH"):
-            assert not {"step_run_id", "task_run_id"} & noetl_event(record).keys(), "nobody said which step it is"
+            assert not {"step_run_id", "task_run_id"} & noetl_event(record).keys(), "no event names its step"
 
 
 async def test_results_belong_to_attempts(store: str) -> None:
@@ -214,13 +214,13 @@ async def test_results_belong_to_attempts(store: str) -> None:
     for number, each in enumerate(results):
         each["event_id"] = f"r{number}"
     async with rw.open_log(store) as log:
-        assert await taken(log, EXAMPLES[0], *results) == ["appended"] * 5
+        assert await import_events(log, EXAMPLES[0], *results) == ["appended"] * 5
         path = "ResultStored fetch_all@7/fetch_page"
-        assert (await story(log))[1:] == [path, f"{path} #2", f"{path} #3", f"{path} #4"]
-        assert await given_back(log, *results) == results
+        assert (await log_lines(log))[1:] == [path, f"{path} #2", f"{path} #3", f"{path} #4"]
+        assert await read_back(log, *results) == results
 
 
-async def test_policies_of_iterations_that_run_side_by_side(store: str) -> None:
+async def test_policies_belong_to_their_parallel_iteration(store: str) -> None:
     more: dict[str, Any] = {"source": "worker"}
     started = [
         event(10 + n, "task.started", entity_type="task", entity_id="t", parent_id="step:s:run:1",
@@ -233,19 +233,19 @@ async def test_policies_of_iterations_that_run_side_by_side(store: str) -> None:
         for n in (0, 1)
     ]  # fmt: skip
     async with rw.open_log(store) as log:
-        await taken(log, *started, *judged[:1])
-        await taken(log, *judged[1:])
-        assert await story(log) == [
+        await import_events(log, *started, *judged[:1])
+        await import_events(log, *judged[1:])
+        assert await log_lines(log) == [
             "TaskStarted s[0]/t",
             "TaskStarted s[1]/t",
             "PolicyTaskEvaluated s[0]/t",
             "PolicyTaskEvaluated s[1]/t",
         ]
-        assert await given_back(log, *started, *judged) == [*started, *judged]
+        assert await read_back(log, *started, *judged) == [*started, *judged]
 
 
 @pytest.mark.parametrize("size", [9, 1], ids=["together", "one by one"])
-async def test_ids_that_say_nothing_by_themselves(store: str, size: int) -> None:
+async def test_opaque_ids_are_resolved_by_earlier_events(store: str, size: int) -> None:
     def of(run: str, number: int, kind: str, **more: Any) -> dict[str, Any]:
         return event(number, kind, source="worker", step_run_id=run, **more)
 
@@ -264,8 +264,8 @@ async def test_ids_that_say_nothing_by_themselves(store: str, size: int) -> None
     ]
     async with rw.open_log(store) as log:
         for start in range(0, len(events), size):
-            await taken(log, *events[start : start + size])
-        assert await story(log) == [
+            await import_events(log, *events[start : start + size])
+        assert await log_lines(log) == [
             "RunStarted",
             "StepStarted s",
             "TaskStarted s/t",
@@ -276,25 +276,25 @@ async def test_ids_that_say_nothing_by_themselves(store: str, size: int) -> None
             "StepCompleted s",
             "TaskStarted /sr-unknown/t",
         ]
-        assert await given_back(log, *events) == events
+        assert await read_back(log, *events) == events
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_the_playbook_is_known_by_its_name_whatever_comes_first(store: str, together: bool) -> None:
+async def test_playbook_name_is_found_anywhere_in_the_first_batch(store: str, together: bool) -> None:
     step = event(1, "step.scheduled", entity_type="step", entity_id="s", parent_id="x")
     asked = event(2, "playbook.execution.requested", entity_type="playbook", entity_id="etl/weather",
                   payload={"meta": {"planVersion": "3"}})  # fmt: skip
     named = event(3, "playbook.paused", entity_type="playbook", entity_id="etl/weather")
     async with rw.open_log(store) as log:
         for batch in ([step, named, asked],) if together else ([step], [named], [asked]):
-            await taken(log, *batch)
+            await import_events(log, *batch)
         identity = (await log.find_run("exec_01JH")).identity
         expected = ("etl/weather", "3") if together else ("noetl", "noetl")
         assert (identity.plan_id, identity.plan_version) == expected
-        assert await given_back(log, step, asked, named) == [step, asked, named]
+        assert await read_back(log, step, asked, named) == [step, asked, named]
 
 
-async def test_nothing_that_is_said_gets_lost(store: str) -> None:
+async def test_import_preserves_every_field(store: str) -> None:
     step: dict[str, Any] = {"entity_type": "step", "entity_id": "s"}
     task: dict[str, Any] = {"entity_type": "task", "entity_id": "t", "parent_id": "step:s:run:1"}
     events = [
@@ -316,16 +316,16 @@ async def test_nothing_that_is_said_gets_lost(store: str) -> None:
     ]  # fmt: skip
     odd = event(11, "step.exit", **step, status="completed", duration_ms=-5, attempt=0, payload={"result": {"rows": 3}})
     async with rw.open_log(store) as log, rw.open_log("memory://") as other:
-        assert await taken(log, *events, odd) == ["appended"] * 11
-        assert await given_back(log, *events) == events
-        words = [noetl_event(record) for record in await log.read("exec_01JH")]
-        for each in words:
+        assert await import_events(log, *events, odd) == ["appended"] * 11
+        assert await read_back(log, *events) == events
+        views = [noetl_event(record) for record in await log.read("exec_01JH")]
+        for each in views:
             SCHEMA.validate(each)
         left = {"status": "completed", "duration_ms": -5, "attempt": 0}
-        assert words[-1]["payload"]["noetl"] == left, "the model has no place for these"
-        assert words[-1]["payload"]["outcome"]["result"] == {"rows": 3}
-        await taken(other, *words)
-        assert [noetl_event(record) for record in await other.read("exec_01JH")] == words
+        assert views[-1]["payload"]["noetl"] == left, "the model has no fields for these"
+        assert views[-1]["payload"]["outcome"]["result"] == {"rows": 3}
+        await import_events(other, *views)
+        assert [noetl_event(record) for record in await other.read("exec_01JH")] == views
 
 
 LEGACY = [
@@ -362,7 +362,7 @@ LEGACY = [
 
 
 @pytest.mark.parametrize(("kind", "more", "ours"), LEGACY)
-def test_old_names_are_brought_to_those_of_today(kind: str, more: dict[str, Any], ours: str) -> None:
+def test_old_event_types_are_converted_to_current_ones(kind: str, more: dict[str, Any], ours: str) -> None:
     given = {"entity_type": "task", "entity_id": "t", "parent_id": "step:s:run:1", **more}
     read = NoetlReader().read(event(1, kind, **given))
     assert read.event_type == ours
@@ -372,7 +372,7 @@ def test_old_names_are_brought_to_those_of_today(kind: str, more: dict[str, Any]
 @pytest.mark.parametrize(
     ("kind", "entity"), [("tool.started", "tool"), ("sink.started", "sink"), ("retry.started", None)]
 )
-def test_an_entity_of_an_earlier_model_is_what_its_event_is_called_today(kind: str, entity: str | None) -> None:
+def test_old_entity_types_follow_the_event_type(kind: str, entity: str | None) -> None:
     given = {"entity_type": entity, "entity_id": "fetch", "parent_id": "step:s:run:1"}
     assert str(NoetlReader().read(event(1, kind, **given)).path) == "s/fetch"
 
@@ -388,21 +388,21 @@ def test_an_entity_of_an_earlier_model_is_what_its_event_is_called_today(kind: s
         ("playbook.processed", {"status": "COMPLETED"}, "success"),
     ],
 )
-async def test_a_failure_is_shown_as_one_whatever_its_word(kind: str, more: dict[str, Any], status: str) -> None:
+async def test_status_synonyms_are_shown_as_error_or_success(kind: str, more: dict[str, Any], status: str) -> None:
     async with rw.open_log("memory://") as log:
-        assert await taken(log, event(1, "playbook.started"), event(2, kind, **more)) == ["appended"] * 2
+        assert await import_events(log, event(1, "playbook.started"), event(2, kind, **more)) == ["appended"] * 2
         shown = [noetl_event(record) for record in await log.read("exec_01JH")]
     assert [each["status"] for each in shown if each["event_id"] == "01JH0002"] == [status]
 
 
-async def test_an_iteration_that_is_known_by_its_entity_alone(store: str) -> None:
+async def test_iteration_is_identified_by_its_entity_id_alone(store: str) -> None:
     steps = [("loop.started", "s"), *((f"loop.iteration.{verb}", f"step:s:run:1:iteration:{at}")
              for at in (0, 1) for verb in ("scheduled", "started", "done")), ("loop.done", "s")]  # fmt: skip
     async with rw.open_log(store) as log:
         events = [event(number, kind, entity_id=name) for number, (kind, name) in enumerate(steps)]
-        assert await taken(log, *events) == ["appended"] * len(events)
-        told = [line for line in await story(log) if line.startswith("LoopIteration")]
-    assert told == [f"LoopIteration{verb} s[{at}]" for at in (0, 1) for verb in ("Scheduled", "Started", "Done")]
+        assert await import_events(log, *events) == ["appended"] * len(events)
+        found = [line for line in await log_lines(log) if line.startswith("LoopIteration")]
+    assert found == [f"LoopIteration{verb} s[{at}]" for at in (0, 1) for verb in ("Scheduled", "Started", "Done")]
 
 
 @pytest.mark.parametrize(
@@ -416,34 +416,34 @@ async def test_an_iteration_that_is_known_by_its_entity_alone(store: str) -> Non
         ("task.started", {"parent_id": "workflow:exec_01JH"}, "None"),
     ],
 )
-def test_ids_say_what_an_event_is_about_also_without_an_entity(kind: str, ids: dict[str, Any], place: str) -> None:
+def test_path_is_derived_from_ids_without_an_entity(kind: str, ids: dict[str, Any], place: str) -> None:
     assert str(NoetlReader().read(event(1, kind, **ids)).path) == place
 
 
-async def test_who_says_nothing_of_a_task_is_not_told_that_it_is_the_playbook() -> None:
+async def test_task_event_without_an_entity_stays_a_task_event() -> None:
     async with rw.open_log("memory://") as log:
-        assert await taken(log, event(1, "task.started")) == ["appended"]
+        assert await import_events(log, event(1, "task.started")) == ["appended"]
         (shown,) = [noetl_event(record) for record in await log.read("exec_01JH")]
     SCHEMA.validate(shown)
     assert (shown["entity_type"], shown["entity_id"]) == ("task", None)
 
 
-async def test_a_field_that_is_there_twice_is_given_back_twice() -> None:
-    told = event(1, "playbook.finished", payload={"reason": "why", "meta": {"reason": "other"}})
+async def test_field_in_payload_and_meta_is_exported_in_both() -> None:
+    sent = event(1, "playbook.finished", payload={"reason": "why", "meta": {"reason": "other"}})
     async with rw.open_log("memory://") as log:
-        assert await taken(log, told) == ["appended"]
+        assert await import_events(log, sent) == ["appended"]
         (shown,) = [noetl_event(record) for record in await log.read("exec_01JH")]
     assert shown["payload"]["reason"] == "why"
     assert shown["payload"]["meta"]["reason"] == "other"
 
 
-def test_a_node_is_an_entity() -> None:
+def test_node_name_is_read_as_the_entity() -> None:
     assert str(NoetlReader().read(event(1, "step.enter", node_name="fetch")).path) == "fetch"
 
 
-async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
-    """It counts its events, says nothing of visits or attempts, and goes round a circle."""
-    told = [
+async def test_log_without_visits_and_attempts_is_imported(store: str) -> None:
+    """The events have numbers as ids, no visits and no attempts, and their steps form a cycle."""
+    sent = [
         ("playbook.initialized", "playbook", "etl/weather", {}),
         ("command.issued", "step", "fetch", {}),
         ("command.claimed", "step", "fetch", {}),
@@ -458,15 +458,15 @@ async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
     events = [
         {"event_id": 900 + number, "event_type": kind, "timestamp": "2026-02-05T23:11:22.5+01:00", "execution_id": 42,
          "entity_type": entity, "entity_id": name, **more}
-        for number, (kind, entity, name, more) in enumerate(told)
+        for number, (kind, entity, name, more) in enumerate(sent)
     ]  # fmt: skip
     async with rw.open_log(store) as log:
-        for each in events:  # one request after another
-            assert await taken(log, each) == ["appended"]
+        for each in events:  # one request per event
+            assert await import_events(log, each) == ["appended"]
         for each in events:
-            assert await taken(log, each) == ["duplicate"]
-        assert await taken(log, *events) == ["duplicate"] * 10
-        assert await story(log, "42") == [
+            assert await import_events(log, each) == ["duplicate"]
+        assert await import_events(log, *events) == ["duplicate"] * 10
+        assert await log_lines(log, "42") == [
             "RunQueued",
             "RunStarted",
             "StepScheduled fetch",
@@ -487,19 +487,19 @@ async def test_a_log_of_a_server_that_speaks_no_model(store: str) -> None:
         assert (records[9].payload or {})["error"] == {"message": "timed out"}
 
 
-async def test_two_events_that_want_the_same_place(store: str) -> None:
+async def test_repeated_event_gets_the_next_attempt_number(store: str) -> None:
     async with rw.open_log(store) as log:
         first, second = (event(number, "playbook.paused", entity_type="playbook", entity_id="p") for number in (1, 2))
-        assert await taken(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"), first, second, second) == [
+        assert await import_events(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"), first, second, second) == [
             "appended", "appended", "appended", "duplicate"
         ]  # fmt: skip
-        assert await story(log) == ["RunStarted", "RunPaused", "RunPaused #2"]
-        assert await taken(log, second, first) == ["duplicate", "duplicate"]
+        assert await log_lines(log) == ["RunStarted", "RunPaused", "RunPaused #2"]
+        assert await import_events(log, second, first) == ["duplicate", "duplicate"]
 
 
-async def test_a_server_that_never_says_that_it_starts(store: str) -> None:
-    """Request, workflow, commands, end: the run has started with the first that shows it, and ends as it should."""
-    told = [
+async def test_missing_playbook_started_event_is_implied(store: str) -> None:
+    """The first event that implies a start starts the run, which completes without alerts."""
+    sent = [
         ("playbook.initialized", "playbook", "etl", {}),
         ("workflow.initialized", "workflow", "etl", {}),
         ("command.issued", "step", "f", {}),
@@ -513,44 +513,44 @@ async def test_a_server_that_never_says_that_it_starts(store: str) -> None:
     ]
     events = [
         event(number, kind, entity_type=entity, entity_id=name, **more)
-        for number, (kind, entity, name, more) in enumerate(told)
+        for number, (kind, entity, name, more) in enumerate(sent)
     ]
     async with rw.open_log(store) as log:
-        assert await taken(log, *events[:4]) == ["appended"] * 4
-        assert await taken(log, *events) == ["duplicate"] * 4 + ["appended"] * 6
-        assert await taken(log, *events) == ["duplicate"] * 10
+        assert await import_events(log, *events[:4]) == ["appended"] * 4
+        assert await import_events(log, *events) == ["duplicate"] * 4 + ["appended"] * 6
+        assert await import_events(log, *events) == ["duplicate"] * 10
         snapshot = await log.snapshot("exec_01JH")
         assert (snapshot.status, snapshot.inconsistent, await log.alerts("exec_01JH")) == ("COMPLETED", False, [])
-        assert (await story(log))[:3] == ["RunQueued", "RunStarted", "WorkflowStarted"]
+        assert (await log_lines(log))[:3] == ["RunQueued", "RunStarted", "WorkflowStarted"]
         start = (await log.read("exec_01JH"))[1]
         assert (start.foreign_event_id, start.payload) == ("playbook.started", {"impliedBy": "01JH0001"})
-        words = [noetl_event(record) for record in await log.read("exec_01JH")]
+        views = [noetl_event(record) for record in await log.read("exec_01JH")]
     async with rw.open_log("memory://") as other:
-        assert await taken(other, *words) == ["appended"] * 11
-        assert [noetl_event(record) for record in await other.read("exec_01JH")] == words
+        assert await import_events(other, *views) == ["appended"] * 11
+        assert [noetl_event(record) for record in await other.read("exec_01JH")] == views
 
 
 @pytest.mark.parametrize("ending", ["execution.cancelled", "playbook.cancelled"])
-def test_a_run_that_was_cancelled(ending: str) -> None:
+def test_cancel_events_are_read_as_run_cancelled(ending: str) -> None:
     assert NoetlReader().read(event(1, ending, status="CANCELLED")).event_type == "RunCancelled"
 
 
-async def test_events_are_taken_in_their_sequence(store: str, tmp_path: Path) -> None:
+async def test_events_are_imported_in_sequence_order(store: str, tmp_path: Path) -> None:
     async with engine(store) as operations:
         snapshot, _ = await run_playbook(operations, PLAYBOOK)
-        words = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
-    shuffled = random.Random(1).sample(words, len(words))
+        views = [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
+    shuffled = random.Random(1).sample(views, len(views))
     async with rw.open_log(f"sqlite:///{tmp_path}/other.db") as log:
         outcomes = await NoetlImporter(log, ImportTarget()).import_lines(lines(*shuffled))
         places = [getattr(outcome, "run_seq", None) for outcome in outcomes]
         assert places == [each["seq"] for each in shuffled], "each has its own receipt"
-        assert [noetl_event(record) for record in await log.read(snapshot.run_id)] == words
+        assert [noetl_event(record) for record in await log.read(snapshot.run_id)] == views
         assert ((await log.snapshot(snapshot.run_id)).status, await log.alerts(snapshot.run_id)) == ("COMPLETED", [])
 
 
-async def side_by_side(log: Any, *events: dict[str, Any]) -> list[str]:
-    """Each event by an importer of its own, all at once."""
-    return [status for each in await asyncio.gather(*(taken(log, one) for one in events)) for status in each]
+async def import_concurrently(log: Any, *events: dict[str, Any]) -> list[str]:
+    """Import each event with an importer of its own, all at once."""
+    return [status for each in await asyncio.gather(*(import_events(log, one) for one in events)) for status in each]
 
 
 PAUSES = [
@@ -560,63 +560,63 @@ PAUSES = [
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_events_that_come_at_once_do_not_push_each_other_out(store_url: str, is_new: bool) -> None:
+async def test_concurrent_events_are_all_imported(store_url: str, is_new: bool) -> None:
     async with rw.open_log(store_url) as log:
         if not is_new:
-            await taken(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"))
-        assert await side_by_side(log, *PAUSES) == ["appended"] * 40
-        assert await given_back(log, *PAUSES) == PAUSES
-        assert sorted(await side_by_side(log, *PAUSES[:5], *PAUSES[:5])) == ["duplicate"] * 10
+            await import_events(log, event(0, "playbook.started", entity_type="playbook", entity_id="p"))
+        assert await import_concurrently(log, *PAUSES) == ["appended"] * 40
+        assert await read_back(log, *PAUSES) == PAUSES
+        assert sorted(await import_concurrently(log, *PAUSES[:5], *PAUSES[:5])) == ["duplicate"] * 10
         ordinals = [record.logical_attempt_id for record in await log.read("exec_01JH")]
         assert sorted(ordinals[not is_new :]) == list(range(1, 41))
 
 
-async def test_two_importers_in_one_run(file_store: str) -> None:
-    """Neither knows what the other has written, nor that the run is there."""
-    async with rw.open_log(file_store) as here, rw.open_log(file_store) as there:
-        mine, other = NoetlImporter(here, ImportTarget()), NoetlImporter(there, ImportTarget())
+async def test_two_importers_can_write_to_one_run(file_store: str) -> None:
+    """Neither importer knows the events of the other, nor that the run exists."""
+    async with rw.open_log(file_store) as log, rw.open_log(file_store) as other_log:
+        one, other = NoetlImporter(log, ImportTarget()), NoetlImporter(other_log, ImportTarget())
 
-        async def take(importer: NoetlImporter, *events: dict[str, Any]) -> list[str]:
+        async def import_with(importer: NoetlImporter, *events: dict[str, Any]) -> list[str]:
             return [outcome.status for outcome in await importer.import_lines(lines(*events))]
 
         started = event(0, "playbook.started", entity_type="playbook", entity_id="p")
-        assert await take(mine, started) == ["appended"]
-        assert await take(other, PAUSES[0], PAUSES[1]) == ["appended"] * 2
-        assert await take(mine, PAUSES[2], PAUSES[1], PAUSES[3]) == ["appended", "duplicate", "appended"]
-        assert await take(mine, started, *PAUSES[:4]) == ["duplicate"] * 5
-        assert await story(here) == ["RunStarted", "RunPaused", "RunPaused #2", "RunPaused #3", "RunPaused #4"]
+        assert await import_with(one, started) == ["appended"]
+        assert await import_with(other, PAUSES[0], PAUSES[1]) == ["appended"] * 2
+        assert await import_with(one, PAUSES[2], PAUSES[1], PAUSES[3]) == ["appended", "duplicate", "appended"]
+        assert await import_with(one, started, *PAUSES[:4]) == ["duplicate"] * 5
+        assert await log_lines(log) == ["RunStarted", "RunPaused", "RunPaused #2", "RunPaused #3", "RunPaused #4"]
 
 
-async def test_importers_that_know_the_playbook_and_such_that_do_not(store: str) -> None:
-    """Each makes the run, if it is the first; the others take it as it is."""
+async def test_importers_with_and_without_a_name_share_a_run(store: str) -> None:
+    """The first importer creates the run; the others accept it as it is."""
     named = [
         event(1, "playbook.started", entity_type="playbook", entity_id="etl/weather"),
         event(2, "workflow.started"),
     ]
     others = [[event(10 * n, "x.y"), event(10 * n + 1, "x.z")] for n in range(1, 9)]
     async with rw.open_log(store) as log:
-        outcomes = await asyncio.gather(*(taken(log, *batch) for batch in (*others[:4], named, *others[4:])))
+        outcomes = await asyncio.gather(*(import_events(log, *batch) for batch in (*others[:4], named, *others[4:])))
         assert outcomes == [["appended"] * 2] * 9
 
 
-async def test_an_event_that_others_bring_too_is_there_once(store_url: str) -> None:
-    """Steps that are not counted: which visit an end belongs to depends on who comes first."""
+async def test_event_sent_by_several_importers_is_stored_once(store_url: str) -> None:
+    """The steps have no visit numbers: the order of arrival decides which visit an end belongs to."""
     ends = [
         event(n, kind, entity_type="step", entity_id="s") for n, kind in enumerate(["step.done", "step.failed"] * 10)
     ]
     async with rw.open_log(store_url) as log:
-        outcomes = await side_by_side(log, *ends, *ends[::-1], *ends)
+        outcomes = await import_concurrently(log, *ends, *ends[::-1], *ends)
         assert sorted(outcomes) == ["appended"] * 20 + ["duplicate"] * 40
         ids = [noetl_event(record)["event_id"] for record in await log.read("exec_01JH")]
         assert sorted(ids) == sorted(each["event_id"] for each in ends)
 
 
-async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> None:
+async def test_invalid_event_is_refused_and_stops_its_run(store: str) -> None:
     async with rw.open_log(store) as log:
         good = event(1, "workflow.started", entity_type="workflow")
         bad = {**event(2, "workflow.finished"), "timestamp": "yesterday"}
         other = {**event(4, "workflow.started"), "execution_id": "other"}
-        assert await taken(log, good, bad, event(3, "playbook.processed"), other) == [
+        assert await import_events(log, good, bad, event(3, "playbook.processed"), other) == [
             "appended", "SCHEMA_VALIDATION_FAILED", "not_attempted", "appended"
         ]  # fmt: skip
         for wrong in (
@@ -625,29 +625,29 @@ async def test_what_cannot_be_read_is_refused_and_stops_its_run(store: str) -> N
             {"execution_id": None},
             {"timestamp": "2026-01-01T00:00:00"},
         ):
-            assert await taken(log, {**event(9, "workflow.started"), **wrong}) == ["SCHEMA_VALIDATION_FAILED"]
-        assert await taken(log, event(5, "step.started")) == ["SCHEMA_VALIDATION_FAILED"]
+            assert await import_events(log, {**event(9, "workflow.started"), **wrong}) == ["SCHEMA_VALIDATION_FAILED"]
+        assert await import_events(log, event(5, "step.started")) == ["SCHEMA_VALIDATION_FAILED"]
         (outcome,) = await NoetlImporter(log, ImportTarget()).import_lines([b"[1]"])
         assert outcome.status == "refused"
 
 
-async def test_an_id_that_cannot_be_is_refused_by_every_store(store: str) -> None:
+async def test_invalid_event_id_is_refused_by_every_store(store: str) -> None:
     async with rw.open_log(store) as log:
-        assert await taken(log, event(1, "workflow.started")) == ["appended"]
+        assert await import_events(log, event(1, "workflow.started")) == ["appended"]
         odd = {**event(2, "workflow.finished"), "event_id": "a\0b"}
-        assert await taken(log, odd) == ["SCHEMA_VALIDATION_FAILED"]
+        assert await import_events(log, odd) == ["SCHEMA_VALIDATION_FAILED"]
 
 
 @pytest.mark.parametrize("refs", ["x", [1], [{}], None, {"a": 1}, [{"uri": 1}]])
-async def test_what_others_call_artifacts_is_no_trouble_to_anybody(refs: Any) -> None:
+async def test_malformed_artifact_references_are_ignored(refs: Any) -> None:
     async with rw.open_log("memory://") as log:
-        said = event(2, "step.started", payload={"meta": {"artifactRefs": refs}})
-        assert "appended" in await taken(log, event(1, "playbook.started"), said)
+        started = event(2, "step.started", payload={"meta": {"artifactRefs": refs}})
+        assert "appended" in await import_events(log, event(1, "playbook.started"), started)
         assert await artifacts_of(log, "exec_01JH") == []
 
 
 @pytest.mark.parametrize("payload", [b'{"t":1e999}', b'{"t":"\xff\xfe"}'])
-async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alone(store: str, payload: bytes) -> None:
+async def test_undecodable_playbook_line_is_refused_alone(store: str, payload: bytes) -> None:
     async with rw.open_log(store) as log:
         good, other = event(1, "workflow.started"), {**event(2, "playbook.started"), "execution_id": "other"}
         bad = lines({**other, "payload": {}})[0].replace(b'"payload": {}', b'"payload": ' + payload)
@@ -657,7 +657,7 @@ async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alon
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"timestamp": "9999-12-31T23:59:59-23:00"}, "years 1 to 9999"),
         ({"timestamp": "0001-01-01T00:00:00+23:00"}, "years 1 to 9999"),
@@ -665,20 +665,20 @@ async def test_a_line_that_names_the_playbook_and_cannot_be_read_is_refused_alon
         ({"attempt": 2**31}, "from 1 to 2,147,483,647"),
     ],
 )
-async def test_numbers_that_cannot_be(wrong: dict[str, Any], said: str) -> None:
+async def test_numbers_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
     async with rw.open_log("memory://") as log:
         (outcome,) = await NoetlImporter(log, ImportTarget()).import_lines(
             lines({**event(1, "workflow.started"), **wrong})
         )
-        assert (outcome.status, said in getattr(outcome, "detail", "")) == ("refused", True)
+        assert (outcome.status, message in getattr(outcome, "detail", "")) == ("refused", True)
 
 
-@pytest.mark.parametrize("took", [-5, 1e308, 10**16, True, "long"])
-async def test_durations_that_cannot_be_are_kept_apart(took: Any) -> None:
+@pytest.mark.parametrize("duration", [-5, 1e308, 10**16, True, "long"])
+async def test_invalid_durations_are_stored_separately(duration: Any) -> None:
     async with rw.open_log("memory://") as log:
-        await taken(log, event(1, "step.done", entity_type="step", entity_id="s", duration_ms=took))
+        await import_events(log, event(1, "step.done", entity_type="step", entity_id="s", duration_ms=duration))
         shown = noetl_event((await log.read("exec_01JH"))[0])
-        assert ("duration_ms" in shown, shown["payload"]["noetl"]) == (False, {"duration_ms": took})
+        assert ("duration_ms" in shown, shown["payload"]["noetl"]) == (False, {"duration_ms": duration})
 
 
 async def test_odd_names_and_payloads_are_kept(store: str) -> None:
@@ -689,17 +689,17 @@ async def test_odd_names_and_payloads_are_kept(store: str) -> None:
             event(3, "robot.arm.moved", entity_type="robot", entity_id="r2", payload={"x": 1}),
             event(4, "task.done", entity_type="task", entity_id="t", payload={"outcome": "fine"}),
         ]
-        assert await taken(log, *events) == ["appended"] * 4
+        assert await import_events(log, *events) == ["appended"] * 4
         records = await log.read("exec_01JH")
         assert [record.step_id for record in records] == ["a¦b[3]", "a¦b[3]", "r2", "/t"]
         assert (records[1].payload or {})["noetl"]["payload"] == {"meta": {"artifactRefs": "none"}}
         assert records[2].event_type == "robot.arm.moved"
         assert (records[3].payload or {})["noetl"]["payload"] == {"outcome": "fine"}
-        assert await given_back(log, *events) == [*events[:2], {**events[2], "entity_type": "step"}, events[3]]
+        assert await read_back(log, *events) == [*events[:2], {**events[2], "entity_type": "step"}, events[3]]
         assert (await log.snapshot("exec_01JH")).last_event_seq == 4
 
 
-async def test_our_own_contract_has_no_old_names(store: str) -> None:
+async def test_native_append_refuses_old_event_types(store: str) -> None:
     async with rw.open_log(store) as log:
         run = rw.new_run("p", "1")
         for name in ("tool.started", "tool.v2.started", "retry.attempt2"):
@@ -708,9 +708,9 @@ async def test_our_own_contract_has_no_old_names(store: str) -> None:
             assert error.value.code == "SCHEMA_VALIDATION_FAILED"
 
 
-async def test_over_http(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_events_are_imported_over_http(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         started = event(1, "playbook.started", entity_type="playbook", entity_id="p", source="server")
         answer = await me.post("/v1/events?format=noetl&project=lake", started, expected=201)
         assert (len(answer["appended"]), answer["results"][0]["runSeq"]) == (1, 1)
@@ -718,28 +718,28 @@ async def test_over_http(file_store: str) -> None:
         assert (len(answer["appended"]), len(answer["deduped"])) == (1, 1)
         shown = await me.get(run_path("exec_01JH"))
         assert (shown["status"], shown["projectId"]) == ("RUNNING", "lake")
-        words = (await me.get(f"{run_path('exec_01JH')}/events?format=noetl"))["events"]
-        assert [each["event_id"] for each in words] == ["01JH0001", "01JH0002"]
+        views = (await me.get(f"{run_path('exec_01JH')}/events?format=noetl"))["events"]
+        assert [each["event_id"] for each in views] == ["01JH0001", "01JH0002"]
         await me.post("/v1/events?format=noetl&atomic=true", started, expected=400)
         await me.post("/v1/events?format=cloud", started, expected=400)
         await me.post("/v1/events?tenant=x", started, expected=400)
 
 
-async def test_over_http_everybody_keeps_to_their_own(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        worker = await there.caller_with(scopes=("events:worker",), tenant="acme")
+async def test_import_over_http_enforces_role_and_tenant(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        worker = await server.caller_with(scopes=("events:worker",), tenant="acme")
         done = event(2, "task.done", entity_type="task", entity_id="t", parent_id="step:s:run:1", source="worker")
         answer = await worker.post("/v1/events?format=noetl", done, expected=201)
         assert answer["results"][0]["status"] == "appended"
         step = event(3, "step.scheduled", entity_type="step", entity_id="s", source="worker")
         await worker.post("/v1/events?format=noetl", step, expected=403)
         await worker.post("/v1/events?format=noetl&tenant=other", done, expected=403)
-        stranger = await there.caller_with(scopes=("events:server",), tenant="umbrella")
-        refused = await stranger.post("/v1/events?format=noetl", [event(4, "workflow.started")], expected=207)
+        other_tenant = await server.caller_with(scopes=("events:server",), tenant="umbrella")
+        refused = await other_tenant.post("/v1/events?format=noetl", [event(4, "workflow.started")], expected=207)
         assert refused["results"][0]["code"] == "RUN_CONTEXT_MISMATCH"
 
 
-def test_by_command(tmp_path: Path) -> None:
+def test_events_are_imported_by_command(tmp_path: Path) -> None:
     def runwright(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "runwright", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -762,11 +762,11 @@ def test_by_command(tmp_path: Path) -> None:
     assert (wrong.returncode, "require --format noetl" in wrong.stderr) == (2, True)
 
 
-async def test_what_was_refused_may_come_again_in_the_same_stream() -> None:
+async def test_refused_event_may_be_repeated_in_the_same_batch() -> None:
     bad = event(1, "playbook.finished", entity_type="step", step_run_id="0")
     async with rw.open_log("memory://") as log:
-        assert await taken(log, bad, bad) == ["SCHEMA_VALIDATION_FAILED", "not_attempted"]
-        assert await taken(log, event(2, "playbook.execution.requested"), bad, bad) == [
+        assert await import_events(log, bad, bad) == ["SCHEMA_VALIDATION_FAILED", "not_attempted"]
+        assert await import_events(log, event(2, "playbook.execution.requested"), bad, bad) == [
             "appended", "SCHEMA_VALIDATION_FAILED", "not_attempted"
         ]  # fmt: skip
 
@@ -801,21 +801,21 @@ _events = st.fixed_dictionaries(
 
 
 @given(st.lists(_events, max_size=8), st.integers(0, 8))
-def test_whatever_comes_is_taken_once_or_refused(events: list[dict[str, Any]], cut: int) -> None:
-    """In one request or two, and once more: nothing breaks, and what was taken is a duplicate from then on."""
+def test_any_event_is_imported_once_or_refused(events: list[dict[str, Any]], cut: int) -> None:
+    """In one request or two, and repeated: an imported event is a duplicate from then on."""
 
     async def run() -> None:
         async with rw.open_log("memory://") as log:
-            first = await taken(log, *events[:cut]) + await taken(log, *events[cut:])
+            first = await import_events(log, *events[:cut]) + await import_events(log, *events[cut:])
             again = []
             for each in events:
-                again += await taken(log, each)
+                again += await import_events(log, each)
             for before, after in zip(first, again, strict=True):
                 assert before not in ("appended", "duplicate") or after == "duplicate", (before, after)
             assert not (await log.rebuild(check=True)).different
             if "appended" in first:
                 ids = [noetl_event(record)["event_id"] for record in await log.read("r")]
-                assert len(ids) == len(set(ids)), "by its id each is there once, whatever else it says"
+                assert len(ids) == len(set(ids)), "each event id is stored once"
 
     asyncio.run(run())
 
@@ -851,7 +851,7 @@ _placed = st.one_of(
 
 
 @given(st.lists(_placed, max_size=12), st.integers(1, 4))
-def test_however_they_are_cut_into_requests(kinds: list[dict[str, Any]], size: int) -> None:
+def test_import_does_not_depend_on_the_batch_size(kinds: list[dict[str, Any]], size: int) -> None:
     events = [event(0, "playbook.started", entity_type="playbook", entity_id="p")]
     events += [{**event(number, ""), **each} for number, each in enumerate(kinds, 1)]
 
@@ -859,15 +859,15 @@ def test_however_they_are_cut_into_requests(kinds: list[dict[str, Any]], size: i
         async with rw.open_log("memory://") as log:
             for start in range(0, len(events), step):
                 batch = events[start : start + step]
-                assert await taken(log, *batch) == ["appended"] * len(batch)
-            assert await given_back(log, *events) == [_named_today(each) for each in events]
+                assert await import_events(log, *batch) == ["appended"] * len(batch)
+            assert await read_back(log, *events) == [_with_current_type(each) for each in events]
             return [noetl_event(record) for record in await log.read("exec_01JH")]
 
     assert asyncio.run(views(len(events))) == asyncio.run(views(size))
 
 
-_TODAY = {"step.enter": "step.started", "step.exit": "step.done", "tool.processed": "task.done"}
+_CURRENT_TYPES = {"step.enter": "step.started", "step.exit": "step.done", "tool.processed": "task.done"}
 
 
-def _named_today(sent: dict[str, Any]) -> dict[str, Any]:
-    return {**sent, "event_type": _TODAY.get(sent["event_type"], sent["event_type"])}
+def _with_current_type(sent: dict[str, Any]) -> dict[str, Any]:
+    return {**sent, "event_type": _CURRENT_TYPES.get(sent["event_type"], sent["event_type"])}

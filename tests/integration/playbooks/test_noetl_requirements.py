@@ -1,4 +1,4 @@
-"""What NoETL's Runtime Event Model v10 asks of an engine, and where servers of its kind are known to fail."""
+"""Requirements of NoETL's Runtime Event Model v10, and known failures of servers of its kind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WORKER = [
     "result.stored",
     "result.manifest.updated",
 ]
-"""Every type of the model's section 3, by who emits it."""
+"""Every type of the model's section 3, by its emitter."""
 
 EVERYTHING = playbook(
     {
@@ -75,8 +75,8 @@ EVERYTHING = playbook(
 )  # fmt: skip
 
 
-async def everything(operations: Operations) -> list[dict[str, Any]]:
-    """A run that has all there is, in the model's words."""
+async def run_everything(operations: Operations) -> list[dict[str, Any]]:
+    """Run a playbook that emits every type and return its NoETL events."""
     run_id = await operations.start(operations.load(EVERYTHING))
     await wait_for_event(operations, run_id, "TaskStarted", "holds/holds")
     await operations.signal(run_id, "PAUSE")
@@ -92,7 +92,7 @@ def test_canonical_names_are_lowercase_words_with_dots() -> None:
         assert re.fullmatch(r"[a-z]+(\.[a-z]+){1,2}", kind.dotted), kind.dotted
 
 
-def test_every_type_of_the_model_is_in_the_catalogue_under_its_alias_and_role() -> None:
+def test_catalogue_has_every_noetl_type_with_alias_and_role() -> None:
     ours = {kind.dotted: str(kind.role) for kind in CATALOG.values()}
     assert {name: ours[name] for name in (*SERVER, *WORKER)} == {
         **dict.fromkeys(SERVER, "server"),
@@ -103,12 +103,12 @@ def test_every_type_of_the_model_is_in_the_catalogue_under_its_alias_and_role() 
     assert alias_of("policy.admit.evaluated") == "PolicyAdmitEvaluated"
 
 
-async def test_every_type_of_the_model_is_emitted_by_whom_it_says(
+async def test_every_noetl_type_is_emitted_by_its_source(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with engine(file_store) as operations:
-        events = await everything(operations)
+        events = await run_everything(operations)
     assert NoetlChecker().check(events) == []
     by = {each["event_type"]: each["source"] for each in events}
     assert {name for name, source in by.items() if source == "server"} >= set(SERVER)
@@ -122,7 +122,7 @@ async def test_every_event_has_its_envelope_and_a_place_in_one_tree(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with engine(file_store) as operations:
-        events = await everything(operations)
+        events = await run_everything(operations)
     ids = [each["event_id"] for each in events]
     assert len(set(ids)) == len(ids)
     assert [each["seq"] for each in events] == list(range(1, len(events) + 1))
@@ -140,82 +140,84 @@ async def test_every_event_has_its_envelope_and_a_place_in_one_tree(
 
 
 async def test_workers_cannot_start_steps(file_store: str) -> None:
-    """A worker may say how its work went; that a step is to run, only the server says."""
-    async with running_server(file_store) as there:
-        await there.caller().run(playbook({"step": "a", "tool": noop()}))
-        worker = await there.caller_with(scopes=("events:worker",))
-        said = {"event_id": "x", "timestamp": "2026-01-01T00:00:00Z", "execution_id": "other", "entity_id": "a"}
+    """A worker may report its own work; only the server may schedule steps."""
+    async with running_server(file_store) as server:
+        await server.caller().run(playbook({"step": "a", "tool": noop()}))
+        worker = await server.caller_with(scopes=("events:worker",))
+        envelope = {"event_id": "x", "timestamp": "2026-01-01T00:00:00Z", "execution_id": "other", "entity_id": "a"}
         for name in ("step.scheduled", "next.evaluated", "playbook.started", "loop.started"):
-            await worker.post("/v1/events?format=noetl", {**said, "event_type": name, "source": "worker"}, expected=403)
+            await worker.post(
+                "/v1/events?format=noetl", {**envelope, "event_type": name, "source": "worker"}, expected=403
+            )
 
 
-async def test_storage_is_a_task_that_gives_a_reference(file_store: str, tmp_path: Path) -> None:
-    """No sinks: what is stored is stored by a task, and what it gives back says where."""
-    kept = {"kind": "artifact", "action": "put", "data": {"a": 1}, "type": "report"}
-    document = playbook({"step": "a", "tool": [{"keep": kept}, {"end": noop("{{ keep.uri }}")}]})
+async def test_storage_is_a_task_that_returns_a_reference(file_store: str, tmp_path: Path) -> None:
+    """There are no sinks: a task stores the data and returns a reference to it."""
+    put = {"kind": "artifact", "action": "put", "data": {"a": 1}, "type": "report"}
+    document = playbook({"step": "a", "tool": [{"keep": put}, {"end": noop("{{ keep.uri }}")}]})
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert (await operations.run_result(snapshot.run_id)).startswith("file://")
-    assert not [line for line in story if "ink" in line.split()[0]]
+    assert not [line for line in lines if "ink" in line.split()[0]]
 
 
-# Where servers of this kind are known to fail
+# Known failures of servers of this kind
 
 
 async def test_lists_pages_and_the_fold_never_disagree(file_store: str) -> None:
-    """One truth: the row of the list, the snapshot, the page and the noetl view say the same at every moment."""
+    """The list, the snapshot and the page of a run have the same status at every event."""
     slow = playbook({"step": "a", "loop": {"in": "{{ range(40) }}", "iterator": "n"},
                      "tool": python_task("__import__('time').sleep(0.005)")})  # fmt: skip
-    async with running_server(file_store) as there:
-        me = there.caller()
+    async with running_server(file_store) as server:
+        me = server.caller()
         run_id = (await me.start(slow))["runId"]
         seen: set[str] = set()
         while "COMPLETED" not in seen:
             row = next(run for run in (await me.get("/v1/runs"))["runs"] if run["runId"] == run_id)
-            log = there.service.log
+            log = server.service.log
             then = await log.snapshot(run_id, row["lastEventSeq"])
             assert then.status == row["status"]
             page = await me.get(run_path(run_id))
             assert page["lastEventSeq"] >= row["lastEventSeq"]
             assert (await log.snapshot(run_id, page["lastEventSeq"])).status == page["status"]
             seen.add(row["status"])
-        found = await there.service.log.list_runs(RunFilter())
+        found = await server.service.log.list_runs(RunFilter())
         assert [run.status for run in found.runs] == ["COMPLETED"]
 
 
 async def test_an_outage_of_the_store_does_not_end_a_long_run(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer than any write budget, in the middle of a pipeline; what the task gave is not lost, and not made twice."""
+    """The outage exceeds the write budget within a pipeline; the task's result is not lost, and the task runs once."""
     monkeypatch.chdir(tmp_path)
-    note = "with open('notes', 'a') as notes: notes.write('x\\n')\nresult = 41"
+    script = "with open('notes', 'a') as notes: notes.write('x\\n')\nresult = 41"
     document = playbook(
-        {"step": "a", "tool": [{"one": python_task(note)}, {"two": python_task("result = n + 1", n="{{ one }}")}]}
+        {"step": "a", "tool": [{"one": python_task(script)}, {"two": python_task("result = n + 1", n="{{ one }}")}]}
     )
     async with engine(file_store) as operations:
         operations.engine.write_budget = 0.2
         real = operations.log.append_prepared
         refused = 0
 
-        async def troubled(events: Any, **more: Any) -> Any:
+        async def failing_append(events: Any, **more: Any) -> Any:
             nonlocal refused
             if any(each.stored.event_type == "TaskDone" for each in events) and refused < 8:
                 refused += 1
                 raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "It is away.", outcome="withdrawn")
             return await real(events, **more)
 
-        monkeypatch.setattr(operations.log, "append_prepared", troubled)
-        snapshot, story = await run_playbook(operations, document)
+        monkeypatch.setattr(operations.log, "append_prepared", failing_append)
+        snapshot, lines = await run_playbook(operations, document)
         assert (snapshot.status, await operations.run_result(snapshot.run_id)) == ("COMPLETED", 42)
     assert refused == 8
-    assert not [line for line in story if "Failed" in line]
+    assert not [line for line in lines if "Failed" in line]
     assert Path("notes").read_text() == "x\n"
 
 
-async def test_loop_done_is_said_once_and_no_item_is_left_out(
+async def test_loop_done_is_emitted_once_after_every_item(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drivers come and go in the middle of a loop; each item is done, and the loop ends once."""
+    """Several drivers in turn execute one loop; each item is done, and the loop ends once."""
     monkeypatch.chdir(tmp_path)
     document = playbook(
         {"step": "a", "loop": {"in": "{{ range(300) }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 8}},
@@ -229,12 +231,14 @@ async def test_loop_done_is_said_once_and_no_item_is_left_out(
                 run_id = await operations.start(operations.load(document))
             wanted = 70 * (turn + 1)
 
-            async def far(operations: Operations = operations, wanted: int = wanted, run_id: str = run_id) -> bool:
+            async def has_progressed(
+                operations: Operations = operations, wanted: int = wanted, run_id: str = run_id
+            ) -> bool:
                 records = await operations.log.read(run_id, limit=100_000)
                 kinds = Counter(record.event_type for record in records)
                 return kinds["LoopIterationDone"] >= wanted or bool(kinds["RunCompleted"])
 
-            await until(far)
+            await until(has_progressed)
     async with engine(file_store, recover=True) as operations:
         snapshot = await wait_for_end(operations, run_id)
         assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", sum(range(300)))
@@ -244,18 +248,18 @@ async def test_loop_done_is_said_once_and_no_item_is_left_out(
     assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
-async def test_whoever_follows_a_run_misses_nothing(file_store: str) -> None:
-    """Nothing is published beside the log: a follower reads the log itself, and so does one who comes later."""
+async def test_followers_of_a_run_receive_every_event(file_store: str) -> None:
+    """Followers read the log itself, early or late; no events are published separately."""
     document = playbook({"step": "a", "loop": {"in": "{{ range(50) }}", "iterator": "n"}, "tool": noop("{{ iter.n }}")})
     async with engine(file_store) as operations, rw.open_log(file_store) as other:
         run_id = await operations.start(operations.load(document))
-        heard: list[int] = []
+        received: list[int] = []
 
-        async def listen() -> None:
+        async def follow() -> None:
             async for record in other.follow(run_id):
-                heard.append(record.run_seq)
+                received.append(record.run_seq)
                 if record.event_type == "RunProcessed":
                     return
 
-        await asyncio.wait_for(listen(), 20)
-        assert heard == [record.run_seq for record in await operations.log.read(run_id, limit=10_000)]
+        await asyncio.wait_for(follow(), 20)
+        assert received == [record.run_seq for record in await operations.log.read(run_id, limit=10_000)]

@@ -1,4 +1,4 @@
-"""A run in the words of the NoETL event model: what its envelopes and payloads say, and how things ended."""
+"""The NoETL view of a run: envelopes, payloads and final statuses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from support.engine import engine, wait_for_end, wait_for_event
 from support.playbooks import arcs_to, noop, playbook, python_task, run_playbook
 
 
-async def words(log: Any, run_id: str) -> list[dict[str, Any]]:
+async def noetl_events(log: Any, run_id: str) -> list[dict[str, Any]]:
     return [noetl_event(record) for record in await log.read(run_id)]
 
 
-def only(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def single_event(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     (found,) = [each for each in events if each["event_type"] == kind]
     return found
 
@@ -25,9 +25,9 @@ def only(events: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 async def test_a_workflow_ends_as_its_run_does(file_store: str, body: str, status: str) -> None:
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": python_task(body)}))
-        events = await words(operations.log, snapshot.run_id)
-    finished = only(events, "workflow.finished")
-    assert (finished["status"], only(events, "playbook.finished")["status"]) == (status, status)
+        events = await noetl_events(operations.log, snapshot.run_id)
+    finished = single_event(events, "workflow.finished")
+    assert (finished["status"], single_event(events, "playbook.finished")["status"]) == (status, status)
     assert finished["payload"] == {"meta": {"runStatus": snapshot.status}}
 
 
@@ -39,42 +39,42 @@ async def test_a_workflow_that_is_cancelled_did_not_succeed(file_store: str) -> 
         await wait_for_event(operations, run_id, "TaskStarted", "a/a")
         await operations.signal(run_id, "CANCEL", {}, reason="x")
         await wait_for_end(operations, run_id)
-        finished = only(await words(operations.log, run_id), "workflow.finished")
+        finished = single_event(await noetl_events(operations.log, run_id), "workflow.finished")
     assert (finished["status"], finished["payload"]["meta"]["runStatus"]) == ("error", "CANCELLED")
 
 
-async def test_logs_of_before_do_not_say_how_a_workflow_ended() -> None:
+async def test_workflow_end_in_an_old_log_has_no_run_status() -> None:
     async with rw.open_log("memory://") as log:
         await log.append([rw.new_event("WorkflowFinished", rw.new_run("r", "p"))])
-        (shown,) = await words(log, "r")
+        (shown,) = await noetl_events(log, "r")
     assert (shown["status"], shown["payload"]) == ("success", {})
 
 
 @pytest.mark.parametrize(("mode", "status"), [("best_effort", "success"), ("fail_fast", "error")])
-async def test_a_loop_is_bad_if_its_step_fails_with_it(file_store: str, mode: str, status: str) -> None:
+async def test_loop_status_is_error_if_its_step_fails(file_store: str, mode: str, status: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": [0, 1], "iterator": "n"}, "tool": python_task("result = 1 / n", n="{{ iter.n }}"),
          "spec": {"policy": {"failure": {"mode": mode}}}},
     )  # fmt: skip
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, document)
-        events = await words(operations.log, snapshot.run_id)
-    assert only(events, "loop.done")["status"] == status
-    assert only(events, "loop.done")["payload"]["meta"]["failed"] == 1
+        events = await noetl_events(operations.log, snapshot.run_id)
+    assert single_event(events, "loop.done")["status"] == status
+    assert single_event(events, "loop.done")["payload"]["meta"]["failed"] == 1
     failed = [each for each in events if each["event_type"] in ("step.failed", "loop.iteration.failed")]
     assert failed
     assert all(each["payload"]["error"]["kind"] and "outcome" not in each["payload"] for each in failed)
 
 
-async def test_tasks_say_how_long_they_took(file_store: str) -> None:
+async def test_task_events_have_a_duration(file_store: str) -> None:
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": noop(1)}))
-        done = only(await words(operations.log, snapshot.run_id), "task.done")
+        done = single_event(await noetl_events(operations.log, snapshot.run_id), "task.done")
     assert done["duration_ms"] == round(done["payload"]["outcome"]["meta"]["duration_ms"])
     assert isinstance(done["duration_ms"], int)
 
 
-async def test_results_by_reference_belong_to_their_step_and_stand_alone(file_store: str) -> None:
+async def test_result_references_name_their_step_and_omit_values(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": [1, 2], "iterator": "n"},
          "tool": {**noop("{{ 'x' * 70000 }}"), "spec": {"result": {"inline_max_bytes": 0}}}, "next": arcs_to("b")},
@@ -82,7 +82,7 @@ async def test_results_by_reference_belong_to_their_step_and_stand_alone(file_st
     )  # fmt: skip
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, document)
-        events = await words(operations.log, snapshot.run_id)
+        events = await noetl_events(operations.log, snapshot.run_id)
     manifests = [each for each in events if each["event_type"] == "result.manifest.updated"]
     assert [(each["entity_id"], each["parent_id"]) for each in manifests] == [("step:a", "step:a:run:1")]
     ends = [each["payload"] for each in events if each["event_type"] in ("step.done", "loop.iteration.done")]
@@ -100,5 +100,5 @@ async def test_a_further_attempt_of_an_iteration_names_the_iteration(file_store:
     }
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, {"plan": "p", "steps": [step]})
-        again = only(await words(operations.log, snapshot.run_id), "step.attempt.scheduled")
+        again = single_event(await noetl_events(operations.log, snapshot.run_id), "step.attempt.scheduled")
     assert (again["entity_id"], again["parent_id"]) == ("step:many:run:1:iteration:0", "step:many:run:1")

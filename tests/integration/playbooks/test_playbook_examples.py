@@ -1,4 +1,4 @@
-"""The example playbooks run by command, as their comments say, and come to what they should."""
+"""The example playbooks: each is run with the command in its comments and has the expected result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RUNWRIGHT = str(Path(sys.executable).with_name("runwright"))
 pytestmark = pytest.mark.slow
 
 
-async def played(folder: Path, name: str, *params: str) -> Any:
-    """Run an example; what it came to."""
+async def run_example(folder: Path, name: str, *params: str) -> Any:
+    """Run an example and return its result."""
     arguments = [RUNWRIGHT, "run", str(PLAYBOOKS / f"{name}.yaml"), "--run-id", "r"]
     for param in params:
         arguments += ["--param", param]
@@ -35,45 +35,45 @@ async def played(folder: Path, name: str, *params: str) -> Any:
         return await operations.run_result("r")
 
 
-def test_every_example_is_tried_here() -> None:
+def test_every_example_has_a_test() -> None:
     found = {path.stem for path in PLAYBOOKS.glob("*.yaml")}
     assert found == {"control_flow", "pagination", "fan_out", "errors", "storage_tiers"}
 
 
 async def test_control_flow(tmp_path: Path) -> None:
-    assert await played(tmp_path, "control_flow") == "It is cool: go for a walk."
+    assert await run_example(tmp_path, "control_flow") == "It is cool: go for a walk."
 
 
-async def test_control_flow_where_it_is_hot(tmp_path: Path) -> None:
-    found = await played(tmp_path, "control_flow", "temperature=31")
+async def test_control_flow_takes_the_branch_for_heat(tmp_path: Path) -> None:
+    found = await run_example(tmp_path, "control_flow", "temperature=31")
     assert found == "It is hot: find some shade, and take water along."
 
 
 async def test_pagination(tmp_path: Path) -> None:
-    found = await played(tmp_path, "pagination")
+    found = await run_example(tmp_path, "pagination")
     assert found == {"rows": [{"orders": 6, "pages": 3}], "row_count": 1}
 
 
-async def test_pagination_of_an_api_elsewhere(tmp_path: Path) -> None:
+async def test_pagination_reads_the_api_of_a_parameter(tmp_path: Path) -> None:
     with flaky_server() as server:
-        found = await played(tmp_path, "pagination", f"api={server.url}/pages")
+        found = await run_example(tmp_path, "pagination", f"api={server.url}/pages")
     assert found == {"rows": [{"orders": 6, "pages": 3}], "row_count": 1}
 
 
 async def test_fan_out(tmp_path: Path) -> None:
-    assert await played(tmp_path, "fan_out") == {"lines": 3, "words": 19, "longest": "acknowledged"}
+    assert await run_example(tmp_path, "fan_out") == {"lines": 3, "words": 19, "longest": "acknowledged"}
 
 
 async def test_errors(tmp_path: Path) -> None:
-    assert await played(tmp_path, "errors") == "3 done, 1 failed, after 3 tries"
+    assert await run_example(tmp_path, "errors") == "3 done, 1 failed, after 3 tries"
 
 
-async def test_errors_that_do_not_end(tmp_path: Path) -> None:
-    assert await played(tmp_path, "errors", "good_after=9") == "gave up: ConnectionError: busy"
+async def test_errors_gives_up_after_its_retries(tmp_path: Path) -> None:
+    assert await run_example(tmp_path, "errors", "good_after=9") == "gave up: ConnectionError: busy"
 
 
 async def test_storage_tiers(tmp_path: Path) -> None:
-    found = await played(tmp_path, "storage_tiers")
+    found = await run_example(tmp_path, "storage_tiers")
     assert found == {"rows": 12_000, "store": "local"}
-    kept = [path.relative_to(tmp_path).parts[3] for path in tmp_path.glob(".runwright/results/tasks/*/*/*/*")]
-    assert kept == ["expiring"]  # the pages are gone with the run
+    stored = [path.relative_to(tmp_path).parts[3] for path in tmp_path.glob(".runwright/results/tasks/*/*/*/*")]
+    assert stored == ["expiring"]  # the pages are deleted at the end of the run

@@ -1,4 +1,4 @@
-"""Playbooks at work: pipelines, policies, loops, arcs, and what their logs say."""
+"""Execution of playbooks: pipelines, policies, loops, arcs, and the events in their logs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from support.playbooks import (
 )
 
 
-async def test_a_playbook_leaves_the_whole_story(store: str) -> None:
+async def test_playbook_log_has_every_event_in_order(store: str) -> None:
     document = playbook(
         {"step": "a", "tool": python_task("result = n + 1", n="{{ n }}"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
         workload={"n": 1},
     )
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(operations, document, params={"n": 41})
+        snapshot, lines = await run_playbook(operations, document, params={"n": 41})
         assert await result_of(operations, snapshot) == 42
-    assert story == [
+    assert lines == [
         "RunQueued",
         "AdmissionEvaluated",
         "RunStarted",
@@ -68,13 +68,13 @@ async def test_errors_of_a_server_are_retried_and_then_fail(file_store: str) -> 
         )
         tool = {"kind": "http", "url": f"{server.url}/broken", "spec": policy}
         async with engine(file_store) as operations:
-            snapshot, story = await run_playbook(operations, playbook({"step": "a", "tool": tool}))
+            snapshot, lines = await run_playbook(operations, playbook({"step": "a", "tool": tool}))
             records = await operations.log.read(snapshot.run_id)
         evaluated = [record.payload for record in records if record.event_type == "PolicyTaskEvaluated"]
         failed = next(noetl_event(record) for record in records if record.event_type == "TaskFailed")
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "HTTP_STATUS")
         assert server.seen["/broken"] == 3
-    assert lines_of_types(story, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
+    assert lines_of_types(lines, "TaskAttemptStarted", "TaskAttemptFailed", "TaskFailed") == [
         "TaskAttemptStarted a/a",
         "TaskAttemptFailed a/a",
         "TaskAttemptStarted a/a #2",
@@ -108,19 +108,19 @@ async def test_answers_are_routed_by_jumps(file_store: str) -> None:
             return playbook({"step": "a", "tool": pipeline})
 
         async with engine(file_store) as operations:
-            lost, story = await run_playbook(operations, document("/nowhere"))
-            assert (lost.status, await result_of(operations, lost)) == ("COMPLETED", "none")
-            assert lines_of_types(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/missing"]
-            there, story = await run_playbook(operations, document("/orders"))
-            assert (await result_of(operations, there), await context_of(operations, there.run_id)) == (
+            missing, lines = await run_playbook(operations, document("/nowhere"))
+            assert (missing.status, await result_of(operations, missing)) == ("COMPLETED", "none")
+            assert lines_of_types(lines, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/missing"]
+            found, lines = await run_playbook(operations, document("/orders"))
+            assert (await result_of(operations, found), await context_of(operations, found.run_id)) == (
                 "some",
                 {"rows": [1, 2, 3]},
             )
-            assert lines_of_types(story, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/found"]
+            assert lines_of_types(lines, "TaskStarted") == ["TaskStarted a/fetch", "TaskStarted a/found"]
 
 
 async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> None:
-    """Every page is refused once: with a budget of two attempts for a visit, not for the step, all of them come."""
+    """Every page fails once; two attempts per visit, not per step, are enough for all pages."""
     with flaky_server() as server:
         fetch = {
             "kind": "http",
@@ -148,10 +148,10 @@ async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> No
         }
         async with engine(store) as operations:
             document = playbook({"step": "a", "tool": [{"fetch": fetch}, {"keep": keep}, {"never": noop()}]})
-            snapshot, story = await run_playbook(operations, document)
-            assert snapshot.status == "COMPLETED", story
+            snapshot, lines = await run_playbook(operations, document)
+            assert snapshot.status == "COMPLETED", lines
             assert await context_of(operations, snapshot.run_id) == {"rows": [1, 2, 3, 4, 5, 6]}
-        assert lines_of_types(story, "TaskStarted") == [
+        assert lines_of_types(lines, "TaskStarted") == [
             "TaskStarted a/fetch",
             "TaskStarted a/keep",
             "TaskStarted a/fetch@2",
@@ -159,10 +159,10 @@ async def test_pages_are_streamed_and_each_has_its_own_retries(store: str) -> No
             "TaskStarted a/fetch@3",
             "TaskStarted a/keep@3",
         ]
-        assert len(lines_of_types(story, "TaskAttemptFailed")) == 3
+        assert len(lines_of_types(lines, "TaskAttemptFailed")) == 3
 
 
-async def test_a_parallel_loop_is_bounded_and_each_iteration_is_its_own(file_store: str, tmp_path: Path) -> None:
+async def test_parallel_loop_is_bounded_and_isolates_iterations(file_store: str, tmp_path: Path) -> None:
     text = """
 import os, time
 open(os.path.join(folder, f'on-{x}'), 'w').close()
@@ -197,7 +197,7 @@ result = count
     assert max(count for count, _, _ in found) <= 3
 
 
-async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: Path) -> None:
+async def test_inner_loop_reads_the_outer_iteration(file_store: str, tmp_path: Path) -> None:
     inner = playbook(
         {
             "step": "inner",
@@ -220,12 +220,12 @@ async def test_loops_within_loops_see_the_outer_one(file_store: str, tmp_path: P
         {"step": "end", "tool": noop("{{ args.all }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, outer)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, outer)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [["a1", "a2"], ["b1", "b2"]]
 
 
-async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store: str) -> None:
+async def test_looping_workbook_task_reads_the_outer_iteration(store: str) -> None:
     pairs = {
         "loop": {"in": "{{ ys }}", "iterator": "y"},
         "tool": [
@@ -245,8 +245,8 @@ async def test_a_task_of_the_workbook_that_loops_sees_the_outer_iteration(store:
         workbook={"pairs": pairs},
     )
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(operations, document, params={"sign": "!"})
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document, params={"sign": "!"})
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [["a1!", "a2!"], ["b1!", "b2!"]]
         records = await operations.log.read(snapshot.run_id)
         assert NoetlChecker().check(map(noetl_event, records)) == []
@@ -299,17 +299,15 @@ ON_TO_B = {"arcs": [{"step": "b", "args": {"x": "{{ a }}"}}]}
     ],
     ids=["set_ctx", "set_iter", "arc", "step", "join"],
 )
-async def test_what_is_too_large_to_be_set_fails_with_a_reason(
-    file_store: str, steps: tuple[dict[str, Any], ...]
-) -> None:
+async def test_setting_too_large_a_value_fails_the_run(file_store: str, steps: tuple[dict[str, Any], ...]) -> None:
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, playbook(*steps))
-        assert snapshot.status == "FAILED", story
+        snapshot, lines = await run_playbook(operations, playbook(*steps))
+        assert snapshot.status == "FAILED", lines
         assert snapshot.root_cause is not None
         assert snapshot.root_cause.code == "PAYLOAD_TOO_LARGE"
 
 
-async def test_the_later_spelling_on_arcs_and_in_expressions(file_store: str) -> None:
+async def test_newer_spelling_in_arcs_and_expressions_is_accepted(file_store: str) -> None:
     document = playbook(
         {
             "step": "s",
@@ -335,13 +333,13 @@ async def test_the_later_spelling_on_arcs_and_in_expressions(file_store: str) ->
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [1, 8]
         assert await context_of(operations, snapshot.run_id) == {"way": 8}
 
 
-async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
+async def test_arcs_read_the_outcome_of_their_step_as_output(file_store: str) -> None:
     with flaky_server() as server:
         document = playbook(
             {"step": "rows", "tool": noop({"rows": [{"left": 3}]}), "set": {"ctx.left": "{{ output.data.rows[0].left }}"},
@@ -360,34 +358,34 @@ async def test_arcs_see_how_their_step_ended_as_output(file_store: str) -> None:
             {"step": "never", "tool": noop()},
         )  # fmt: skip
         async with engine(file_store) as operations:
-            snapshot, story = await run_playbook(operations, document)
-            assert snapshot.status == "COMPLETED", story
+            snapshot, lines = await run_playbook(operations, document)
+            assert snapshot.status == "COMPLETED", lines
             assert await result_of(operations, snapshot) == [1, 2]
             assert await context_of(operations, snapshot.run_id) == {"left": 3, "code": "STEP_RAISED"}
-            taken = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "web")
-            assert taken is not None and taken.payload is not None
-            assert taken.payload["selected"] == [{"step": "bad", "args": {"method": "GET"}}]
+            evaluated = await operations.log.find_event(snapshot.run_id, "NextEvaluated", "web")
+            assert evaluated is not None and evaluated.payload is not None
+            assert evaluated.payload["selected"] == [{"step": "bad", "args": {"method": "GET"}}]
 
 
-async def test_arcs_see_what_the_web_answered_and_nothing_else_of_it(file_store: str) -> None:
-    """Also where no expression asks for what was sent, and where the answer was a failure."""
+async def test_arcs_read_the_status_of_an_http_response(file_store: str) -> None:
+    """The status is available even if no expression reads the body, and if the response is an error."""
     by_status = {"arcs": [{"step": "found", "when": "{{ output.http.status == 200 }}"},
                           {"step": "gone", "when": "{{ output.http.status == 404 and output.error.kind == 'not_found' }}"},
                           {"step": "other"}]}  # fmt: skip
     with flaky_server() as server:
-        for page, came in (("echo", "found"), ("status/404", "gone")):
+        for page, expected in (("echo", "found"), ("status/404", "gone")):
             document = playbook(
                 {"step": "web", "tool": {"kind": "http", "url": f"{server.url}/{page}"}, "next": by_status},
                 *({"step": name, "tool": noop(name)} for name in ("found", "gone", "other")),
             )
             async with engine(file_store) as operations:
-                snapshot, story = await run_playbook(operations, document)
-                assert snapshot.status == "COMPLETED", story
-                assert await result_of(operations, snapshot) == came
+                snapshot, lines = await run_playbook(operations, document)
+                assert snapshot.status == "COMPLETED", lines
+                assert await result_of(operations, snapshot) == expected
 
 
 async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: str) -> None:
-    """All of it, also what nobody declared, and names of credentials, which could not be given as parameters."""
+    """Includes undeclared parameters, and names of credentials, which cannot be passed as parameters."""
     seen = "{{ [extra, pg_credential, deep.a, deep.b, args | default('none')] }}"
     document = playbook(
         {"step": "a", "tool": {"kind": "workbook", "name": "w", "args": {"deep": {"b": 3}}}},
@@ -395,12 +393,12 @@ async def test_a_task_of_the_workbook_has_the_workload_of_its_run(file_store: st
         workbook={"w": {"tool": [{"x": noop()}, {"y": noop(seen)}]}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document, params={"extra": 5})
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document, params={"extra": 5})
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [5, "warehouse", 1, 3, {}]
 
 
-async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_store: str) -> None:
+async def test_nested_workbook_task_reads_the_outer_iteration(file_store: str) -> None:
     document = playbook(
         {
             "step": "a",
@@ -415,13 +413,13 @@ async def test_a_task_of_the_workbook_in_another_sees_the_iteration_too(file_sto
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == ["x"]
 
 
 @pytest.mark.parametrize(("mode", "visited"), [("exclusive", ["b"]), ("inclusive", ["b", "c"])])
-async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: list[str]) -> None:
+async def test_arc_mode_selects_the_first_or_all_matches(file_store: str, mode: str, visited: list[str]) -> None:
     arcs = [
         {"step": "never", "when": "{{ n > 5 }}"},
         {"step": "b", "when": "{{ n > 1 }}"},
@@ -440,7 +438,7 @@ async def test_one_arc_or_all_that_match(file_store: str, mode: str, visited: li
     assert [arc["step"] for arc in chosen.payload["selected"]] == visited
 
 
-async def test_branches_meet_once_at_a_barrier_and_each_at_any(file_store: str) -> None:
+async def test_join_barrier_visits_once_and_join_any_per_branch(file_store: str) -> None:
     def document(join: str) -> dict[str, Any]:
         return playbook(
             {"step": "a", "next": arcs_to("b", "c", mode="inclusive")},
@@ -451,14 +449,14 @@ async def test_branches_meet_once_at_a_barrier_and_each_at_any(file_store: str) 
         )
 
     async with engine(file_store) as operations:
-        once, story = await run_playbook(operations, document("barrier"))
-        assert lines_of_types(story, "StepStarted")[-1] == "StepStarted end"
+        once, lines = await run_playbook(operations, document("barrier"))
+        assert lines_of_types(lines, "StepStarted")[-1] == "StepStarted end"
         assert "end@2" not in statuses(once)
         each, _ = await run_playbook(operations, document("any"))
         assert {"end", "end@2"} <= set(statuses(each))
 
 
-async def test_a_circle_of_steps_is_gone_round_until_it_is_left(file_store: str) -> None:
+async def test_cycle_of_steps_repeats_until_an_arc_leaves_it(file_store: str) -> None:
     document = playbook(
         {"step": "start", "tool": noop(), "next": arcs_to("work")},
         {
@@ -469,9 +467,9 @@ async def test_a_circle_of_steps_is_gone_round_until_it_is_left(file_store: str)
         {"step": "end", "tool": noop("{{ ctx.n }}")},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == 4
-    assert lines_of_types(story, "StepStarted") == [
+    assert lines_of_types(lines, "StepStarted") == [
         f"StepStarted {name}" for name in ("start", "work", "work@2", "work@3", "work@4", "end")
     ]
 
@@ -498,9 +496,9 @@ async def test_a_step_that_is_not_admitted_waits_for_ctx(file_store: str) -> Non
         workload={"flag": True},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert snapshot.status == "COMPLETED"
-        assert lines_of_types(story, "PolicyAdmitEvaluated") == [
+        assert lines_of_types(lines, "PolicyAdmitEvaluated") == [
             "PolicyAdmitEvaluated a",
             "PolicyAdmitEvaluated late",
             "PolicyAdmitEvaluated soon",
@@ -537,7 +535,7 @@ async def test_admission_knows_the_end_of_a_loop_by_every_name(file_store: str, 
         "'step.exit' == event.name",
     ],
 )
-async def test_ends_are_known_by_every_name_wherever_they_are_asked_for(file_store: str, condition: str) -> None:
+async def test_event_name_aliases_match_in_any_expression(file_store: str, condition: str) -> None:
     arcs = {"arcs": [{"step": "b", "when": f"{{{{ {condition} }}}}"}]}
     document = playbook({"step": "a", "tool": noop(), "next": arcs}, {"step": "b", "tool": noop()})
     async with engine(file_store) as operations:
@@ -545,7 +543,7 @@ async def test_ends_are_known_by_every_name_wherever_they_are_asked_for(file_sto
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
 
 
-async def test_only_what_is_compared_with_the_name_of_the_event_is_a_name(file_store: str) -> None:
+async def test_only_comparisons_with_event_name_use_aliases(file_store: str) -> None:
     arcs = [{"step": "b", "when": "{{ word == 'loop.done' and event.name in ['call.done', 'loop.done'] }}"}]
     document = playbook({"step": "a", "tool": noop(), "next": {"arcs": arcs}}, {"step": "b", "tool": noop()})
     async with engine(file_store) as operations:
@@ -553,7 +551,7 @@ async def test_only_what_is_compared_with_the_name_of_the_event_is_a_name(file_s
     assert statuses(snapshot) == {"a": "SUCCESS", "b": "SUCCESS"}
 
 
-async def test_those_who_were_not_admitted_are_named_and_not_who_waits_for_them(file_store: str) -> None:
+async def test_admission_deadlock_names_only_the_denied_steps(file_store: str) -> None:
     never = {"policy": {"admit": {"rules": [{"else": {"then": {"allow": False}}}]}}}
     document = playbook(
         {"step": "a", "next": arcs_to("gate", "join", mode="inclusive")},
@@ -568,7 +566,7 @@ async def test_those_who_were_not_admitted_are_named_and_not_who_waits_for_them(
     )
 
 
-async def test_what_an_iteration_sets_is_what_it_sees(file_store: str) -> None:
+async def test_iteration_reads_the_variables_it_sets(file_store: str) -> None:
     tasks = [
         {**noop("next"), "name": "t", "set": {"iter.cursor": "{{ output.data }}"}},
         {**noop(["{{ iter.cursor }}", "{{ cursor }}", "{{ iter.index }}"]), "name": "u"},
@@ -593,7 +591,7 @@ async def test_tasks_of_the_workbook_have_labels(file_store: str) -> None:
         assert await result_of(operations, snapshot) == [5, 5]
 
 
-async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str) -> None:
+async def test_failed_visit_hides_the_result_of_an_earlier_visit(file_store: str) -> None:
     arcs = [
         {"step": "fetch", "when": "{{ fetch.page == 10 }}"},
         {"step": "save", "when": "{{ event.name == 'step.failed' }}"},
@@ -609,7 +607,7 @@ async def test_what_a_visit_gave_is_gone_when_a_later_one_fails(file_store: str)
         assert await result_of(operations, snapshot) == "nothing"
 
 
-async def test_arcs_see_what_their_step_set_for_itself(file_store: str) -> None:
+async def test_arcs_read_the_variables_of_their_step(file_store: str) -> None:
     arcs = [{"step": "b", "when": "{{ step.z == 7 }}", "args": {"z": "{{ step.z }}"}}]
     document = playbook(
         {"step": "a", "tool": {**noop(), "set": {"step.z": 7}}, "next": {"arcs": arcs}},
@@ -620,7 +618,7 @@ async def test_arcs_see_what_their_step_set_for_itself(file_store: str) -> None:
         assert await result_of(operations, snapshot) == 7
 
 
-async def test_an_arc_sets_what_the_step_it_leads_to_reads(file_store: str) -> None:
+async def test_arc_sets_variables_of_its_target_step(file_store: str) -> None:
     arc = {"step": "b", "set": {"step.x": 1, "y": 2, "ctx.z": 3}}
     document = playbook(
         {"step": "a", "tool": noop(), "next": {"arcs": [arc]}},
@@ -639,9 +637,9 @@ async def test_the_final_step_runs_once_and_last(file_store: str) -> None:
         executor={"spec": {"final_step": "end"}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == "over"
-    assert lines_of_types(story, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
+    assert lines_of_types(lines, "StepStarted") == ["StepStarted a", "StepStarted b", "StepStarted end"]
 
 
 @pytest.mark.parametrize(
@@ -657,14 +655,14 @@ async def test_a_final_step_that_is_not_admitted_ends_the_run(file_store: str, c
         executor={"spec": {"final_step": "z"}},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == code_
-    assert "StepScheduled z" not in story
+    assert "StepScheduled z" not in lines
 
 
-async def test_a_token_that_is_denied_does_not_stand_in_the_way_of_others(file_store: str) -> None:
+async def test_denied_token_does_not_block_other_tokens(file_store: str) -> None:
     admit = {
         "rules": [
             {"when": "{{ args.go or ctx.open | default(false) }}", "then": {"allow": True}},
@@ -686,29 +684,29 @@ async def test_a_token_that_is_denied_does_not_stand_in_the_way_of_others(file_s
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
-        assert await result_of(operations, snapshot) == 0  # the denied one had its turn once `ctx` had changed
-    assert [line for line in story if line.startswith("StepScheduled x")] == ["StepScheduled x", "StepScheduled x@2"]
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
+        assert await result_of(operations, snapshot) == 0  # the denied token was admitted after `ctx` had changed
+    assert [line for line in lines if line.startswith("StepScheduled x")] == ["StepScheduled x", "StepScheduled x@2"]
 
 
-async def test_a_failure_goes_where_an_arc_takes_it(file_store: str) -> None:
+async def test_failure_is_routed_by_an_arc_or_fails_the_run(file_store: str) -> None:
     bad = {"step": "a", "tool": python_task("1 / 0")}
     caught = {"arcs": [{"step": "never"}, {"step": "mend", "when": "{{ event.name == 'step.failed' }}"}]}
     document = playbook({**bad, "next": caught}, {"step": "never", "tool": noop()}, {"step": "mend", "tool": noop()})
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, document)
         assert (snapshot.status, statuses(snapshot)) == ("COMPLETED", {"a": "FAILED", "mend": "SUCCESS"})
-        failed, story = await run_playbook(operations, playbook(bad))
+        failed, lines = await run_playbook(operations, playbook(bad))
         assert (failed.status, failed.root_cause.step_id, failed.root_cause.code) == ("FAILED", "a", "STEP_RAISED")
         passed, _ = await run_playbook(
             operations, playbook({**bad, "spec": {"policy": {"failure": {"mode": "best_effort"}}}})
         )
         assert passed.status == "COMPLETED"
-    assert story[-3:] == ["WorkflowFinished", "RunFailed STEP_RAISED", "RunProcessed"]
+    assert lines[-3:] == ["WorkflowFinished", "RunFailed STEP_RAISED", "RunProcessed"]
 
 
-async def test_a_condition_that_raises_is_no_mismatch(file_store: str) -> None:
+async def test_condition_that_raises_fails_the_run(file_store: str) -> None:
     async with engine(file_store) as operations:
         arc = playbook(
             {"step": "a", "next": {"arcs": [{"step": "b", "when": "{{ nothing.there }}"}]}},
@@ -719,15 +717,15 @@ async def test_a_condition_that_raises_is_no_mismatch(file_store: str) -> None:
         task = playbook(
             {"step": "a", "tool": {**noop(), "spec": rules(when("nothing.there", "fail"), otherwise("continue"))}}
         )
-        snapshot, story = await run_playbook(operations, task)
+        snapshot, lines = await run_playbook(operations, task)
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "EXPRESSION_ERROR")
-        assert "TaskFailed a/a EXPRESSION_ERROR" in story
+        assert "TaskFailed a/a EXPRESSION_ERROR" in lines
         evaluated = await operations.log.find_event(snapshot.run_id, "PolicyTaskEvaluated", "a/a", 1)
         assert evaluated is not None
         assert (evaluated.payload["action"], evaluated.payload["error"]["code"]) == ({"do": "fail"}, "EXPRESSION_ERROR")
 
 
-async def test_two_iterations_may_not_write_the_same_key(file_store: str) -> None:
+async def test_parallel_iterations_cannot_set_the_same_ctx_key(file_store: str) -> None:
     def document(mode: str) -> dict[str, Any]:
         loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": mode, "max_in_flight": 3}}
         tool = {**noop(), "spec": rules(otherwise("continue", set_ctx={"last": "{{ iter.x }}"}))}
@@ -745,13 +743,13 @@ async def test_two_iterations_may_not_write_the_same_key(file_store: str) -> Non
 async def test_an_empty_loop_is_done_at_once(file_store: str) -> None:
     step = {"step": "a", "loop": {"in": [], "iterator": "x"}, "tool": noop(), "next": arcs_to("b")}
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, playbook(step, {"step": "b", "tool": noop()}))
+        snapshot, lines = await run_playbook(operations, playbook(step, {"step": "b", "tool": noop()}))
         assert snapshot.status == "COMPLETED"
-    assert lines_of_types(story, "LoopStarted", "LoopIterationStarted", "LoopDone") == ["LoopStarted a", "LoopDone a"]
-    assert story.index("LoopDone a") < story.index("NextEvaluated a") < story.index("StepCompleted a")
+    assert lines_of_types(lines, "LoopStarted", "LoopIterationStarted", "LoopDone") == ["LoopStarted a", "LoopDone a"]
+    assert lines.index("LoopDone a") < lines.index("NextEvaluated a") < lines.index("StepCompleted a")
 
 
-async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_cycles_fail_with_their_limit(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runwright.core.playbook.tokens.MAX_VISITS", 20)
     monkeypatch.setattr("runwright.core.playbook.scheduler.MAX_JUMPS", 20)
     async with engine(file_store) as operations:
@@ -762,26 +760,26 @@ async def test_a_circle_without_an_end_is_named(file_store: str, monkeypatch: py
         assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "JUMP_LIMIT")
 
 
-async def test_what_tasks_make_is_kept_and_gathered(file_store: str) -> None:
+async def test_artifacts_of_tasks_are_stored_and_listed(file_store: str) -> None:
     put = {"kind": "artifact", "action": "put", "data": {"rows": [1, 2]}, "type": "note"}
     document = playbook(
         {"step": "a", "tool": [{"keep": put}, {"get": {"kind": "artifact", "action": "get", "ref": "{{ keep }}"}}]}
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == {"rows": [1, 2]}
         assert [artifact.kind for artifact in snapshot.artifacts] == ["note"]
         assert [path for path, _ in await artifacts_of(operations.log, snapshot.run_id)] == ["a/keep"]
 
 
-async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_end_lists_as_many_artifacts_as_fit(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runwright.core.scheduling.completion.LARGEST_LIST", 500)
     put = {"kind": "artifact", "action": "put", "data": "{{ iter.n }}", "type": "note"}
     document = playbook({"step": "a", "loop": {"in": list(range(12)), "iterator": "n"}, "tool": [{"keep": put}]})
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         end = await operations.log.find_event(snapshot.run_id, "RunCompleted")
         made = await artifacts_of(operations.log, snapshot.run_id)
     assert end is not None and end.payload is not None
@@ -790,7 +788,7 @@ async def test_a_runs_end_lists_what_has_room_there(file_store: str, monkeypatch
     assert len({ref.uri for _, ref in made}) == 12
 
 
-async def test_a_step_has_its_time(file_store: str) -> None:
+async def test_step_times_out_after_its_limit(file_store: str) -> None:
     spec = {"policy": {"lifecycle": {"timeout_s": 0.3}}}
     slow = [{"wait": {"kind": "shell", "command": "sleep 30"}}]
     again = {**python_task("1 / 0"), "spec": rules(otherwise("retry", attempts=100, delay=60))}
@@ -802,10 +800,10 @@ async def test_a_step_has_its_time(file_store: str) -> None:
         loop = {"in": [1, 2, 3], "iterator": "n"}
         nap = {"kind": "shell", "command": "sleep 0.2"}
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "spec": spec, "loop": loop, "tool": nap}))
-        assert snapshot.root_cause.code == "STEP_TIMEOUT"  # not that some iteration failed
+        assert snapshot.root_cause.code == "STEP_TIMEOUT"  # the timeout is the cause, not a failed iteration
 
 
-async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) -> None:
+async def test_task_that_succeeds_after_its_timeout_fails(file_store: str) -> None:
     spec = {"timeout": 0.2, **rules(when("outcome.error.kind == 'timeout'", "break", set_ctx={"late": True}))}
     slow = {**python_task("import time\nfor _ in range(8): time.sleep(0.1)\nresult = 1"), "spec": spec}
     async with engine(file_store) as operations:
@@ -814,7 +812,7 @@ async def test_a_task_that_ends_well_but_too_late_has_failed(file_store: str) ->
         assert await context_of(operations, snapshot.run_id) == {"late": True}
 
 
-async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) -> None:
+async def test_python_code_reads_libs_arguments_and_the_item(file_store: str) -> None:
     libs = {"m": "math", "day": {"from": "datetime", "import": "date"}}
     text = "result = [m.sqrt(four), input_data['four'], n, day(2026, 1, 2).day]"
     first = {**python_task(text, four=4, n="{{ n }}"), "libs": libs}
@@ -823,24 +821,24 @@ async def test_code_has_its_modules_its_arguments_and_its_item(file_store: str) 
         document = playbook(
             {"step": "a", "loop": loop, "tool": first, "next": arcs_to("b")}, {"step": "b", "tool": noop("{{ a }}")}
         )
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == [[2.0, 4, 7, 2]]
 
 
-async def test_much_at_once_is_done_once(file_store: str, tmp_path: Path) -> None:
-    """More than goes into one append: no task runs twice, whatever stands at the seam."""
-    told = tmp_path / "told"
+async def test_each_attempt_in_a_wide_loop_runs_once(file_store: str, tmp_path: Path) -> None:
+    """The loop needs several appends; no task runs twice at the boundary of two of them."""
+    record = tmp_path / "told"
     script = "with open(told, 'a') as file: file.write(f'{n} {attempt}\\n')\nassert attempt > 1"
     task = {
-        **python_task(script, told=str(told), n="{{ iter.n }}", attempt="{{ _attempt }}"),
+        **python_task(script, told=str(record), n="{{ iter.n }}", attempt="{{ _attempt }}"),
         "spec": rules(when("outcome.status == 'error'", "retry", attempts=2, delay=0)),
     }
     loop = {"in": "{{ range(300) | list }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 300}}
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "loop": loop, "tool": task}))
     assert snapshot.status == "COMPLETED"
-    assert sorted(told.read_text().split("\n")[:-1]) == sorted(
+    assert sorted(record.read_text().split("\n")[:-1]) == sorted(
         f"{n} {attempt}" for n in range(300) for attempt in (1, 2)
     )
 
@@ -858,19 +856,19 @@ def nested(value: Any, levels: int) -> Any:
         {"delay": "{{ 10 ** 400 }}"},
     ],
 )
-async def test_what_cannot_stand_in_an_event_fails_its_task(file_store: str, values: dict[str, Any]) -> None:
+async def test_value_not_storable_in_an_event_fails_the_task(file_store: str, values: dict[str, Any]) -> None:
     given = {"delay": 0, "attempts": 2, **values} if {"attempts", "delay"} & values.keys() else values
     policy = rules(otherwise("retry" if "delay" in given else "continue", **given))
     deep = "result = 1\nfor _ in range(199): result = [result]"
     document = playbook({"step": "a", "tool": [{"t": {**python_task(deep), "spec": policy}}]})
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-    assert snapshot.status == "FAILED", story
+        snapshot, lines = await run_playbook(operations, document)
+    assert snapshot.status == "FAILED", lines
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code in ("RESULT_NOT_STORABLE", "EXPRESSION_ERROR")
 
 
-async def test_a_tool_may_say_anything_beside_its_error(file_store: str) -> None:
+async def test_arbitrary_facts_in_a_tool_error_are_bounded(file_store: str) -> None:
     import runwright as rw
 
     facts: list[dict[str, Any]] = [
@@ -884,10 +882,10 @@ async def test_a_tool_may_say_anything_beside_its_error(file_store: str) -> None
         script = f"import runwright as rw\nraise rw.StepError('X', 'm', **{each!r})"
         for spec in ({}, {"spec": rules(when("output.http.status == 1", "continue"), otherwise("fail"))}):
             async with engine(file_store) as operations:
-                snapshot, story = await run_playbook(
+                snapshot, lines = await run_playbook(
                     operations, playbook({"step": "a", "tool": {**python_task(script), **spec}})
                 )
-                assert snapshot.status == "FAILED", (number, story)
+                assert snapshot.status == "FAILED", (number, lines)
                 for record in await operations.log.read(snapshot.run_id):
                     assert isinstance(record, rw.RunEventRecord)
                     assert len(bytes(record.raw_payload)) < 70_000

@@ -1,4 +1,4 @@
-"""Steering playbooks: pause, resume, cancel; and what does not make sense for them."""
+"""Signals to playbooks: pause, resume, cancel, and those that playbooks do not support."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from support.engine import engine, event_lines, lines_of_types, wait_for_end, wa
 from support.playbooks import WAIT_FOR_FILE, arcs_to, noop, otherwise, playbook, python_task, rules
 
 
-def held(go: Path) -> dict[str, Any]:
+def waiting_loop(go: Path) -> dict[str, Any]:
     loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
     tasks = [{"first": python_task(WAIT_FOR_FILE, go=str(go))}, {"second": noop()}]
     return playbook({"step": "a", "loop": loop, "tool": tasks, "next": arcs_to("b")}, {"step": "b", "tool": noop()})
 
 
-async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path: Path) -> None:
+async def test_paused_playbook_starts_no_task_until_resumed(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
-        run_id = await operations.start(operations.load(held(go)))
+        run_id = await operations.start(operations.load(waiting_loop(go)))
         await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         await operations.signal(run_id, "PAUSE")
         await wait_for_event(operations, run_id, "RunPaused")
@@ -36,8 +36,8 @@ async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path
         go.touch()
         await wait_for_event(operations, run_id, "TaskDone", "a[0]/first")
         await wait_for_event(operations, run_id, "TaskDone", "a[1]/first")
-        resting = await operations.log.snapshot(run_id)
-        assert (resting.status, resting.substatus) == ("PAUSED", None)  # its steps are not done, and nothing is at work
+        paused = await operations.log.snapshot(run_id)
+        assert (paused.status, paused.substatus) == ("PAUSED", None)  # its steps are not done, but nothing is running
         assert "TaskStarted a[0]/second" not in await event_lines(operations, run_id)
         await operations.signal(run_id, "RESUME")
         snapshot = await wait_for_end(operations, run_id)
@@ -47,34 +47,34 @@ async def test_a_paused_playbook_begins_no_task_and_goes_on(store: str, tmp_path
 
 async def test_a_cancelled_playbook_leaves_nothing_open(store: str, tmp_path: Path) -> None:
     async with engine(store) as operations:
-        run_id = await operations.start(operations.load(held(tmp_path / "never")))
+        run_id = await operations.start(operations.load(waiting_loop(tmp_path / "never")))
         await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
         snapshot = await wait_for_end(operations, run_id)
         assert snapshot.status == "CANCELLED"
-        told = await event_lines(operations, run_id)
+        lines = await event_lines(operations, run_id)
         records = await operations.log.read(run_id)
-    assert lines_of_types(told, "TaskFailed") == ["TaskFailed a[0]/first KILLED", "TaskFailed a[1]/first KILLED"]
+    assert lines_of_types(lines, "TaskFailed") == ["TaskFailed a[0]/first KILLED", "TaskFailed a[1]/first KILLED"]
     ends = ["WorkflowFinished", "RunCancelled", "RunProcessed"]
-    assert [entry for entry in told if entry in ends] == ends
+    assert [entry for entry in lines if entry in ends] == ends
     assert NoetlChecker().check(map(noetl_event, records)) == []
 
 
-async def test_a_try_that_is_cancelled_ends_before_its_task(store: str, tmp_path: Path) -> None:
+async def test_cancelled_attempt_ends_before_its_task(store: str, tmp_path: Path) -> None:
     task = {**python_task(WAIT_FOR_FILE, go=str(tmp_path / "never")), "spec": rules(otherwise("continue"))}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
         await wait_for_event(operations, run_id, "TaskAttemptStarted", "a/a")
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "enough"}, reason="enough")
         assert (await wait_for_end(operations, run_id)).status == "CANCELLED"
-        told = lines_of_types(
+        lines = lines_of_types(
             await event_lines(operations, run_id), "TaskAttemptFailed", "TaskFailed", "PolicyTaskEvaluated"
         )
-        assert told == ["TaskAttemptFailed a/a", "TaskFailed a/a KILLED"]
+        assert lines == ["TaskAttemptFailed a/a", "TaskFailed a/a KILLED"]
         assert NoetlChecker().check(map(noetl_event, await operations.log.read(run_id))) == []
 
 
-async def test_a_task_that_waits_to_be_tried_again_ends_with_its_run(store: str) -> None:
+async def test_task_waiting_for_a_retry_ends_with_its_run(store: str) -> None:
     task = {**python_task("1 / 0"), "spec": rules(otherwise("retry", attempts=2, delay=60))}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(playbook({"step": "a", "tool": task})))
@@ -94,11 +94,11 @@ async def test_a_task_that_waits_to_be_tried_again_ends_with_its_run(store: str)
         ("INJECT_OVERRIDE", {"stepId": "b", "override": {}}),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
+async def test_signals_unsupported_by_playbooks_are_refused(
     file_store: str, tmp_path: Path, kind: str, payload: dict[str, Any]
 ) -> None:
     async with engine(file_store) as operations:
-        run_id = await operations.start(operations.load(held(tmp_path / "never")))
+        run_id = await operations.start(operations.load(waiting_loop(tmp_path / "never")))
         await wait_for_event(operations, run_id, "TaskStarted", "a[1]/first")
         with pytest.raises(rw.RunwrightError) as caught:
             decision = await operations.signal(run_id, kind, payload, reason="x")
@@ -126,9 +126,7 @@ async def test_a_failed_playbook_is_run_again_from_its_beginning(file_store: str
         assert caught.value.code == "CAPABILITY_NOT_SUPPORTED"
 
 
-async def test_a_process_that_is_to_stop_waits_for_what_runs_and_starts_nothing_more(
-    store: str, tmp_path: Path
-) -> None:
+async def test_drain_waits_for_running_tasks_and_starts_no_more(store: str, tmp_path: Path) -> None:
     tasks = [{"first": python_task(WAIT_FOR_FILE, go=str(tmp_path / "go"))}, {"second": noop()}]
     document = playbook({"step": "a", "tool": tasks})
     async with engine(store) as operations:

@@ -1,4 +1,4 @@
-"""Large results of tasks: kept outside the log, read by reference, gathered, and deleted when nobody wants them."""
+"""Large results of tasks: stored outside the log, read by reference, gathered in manifests, and deleted after use."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from support.waiting import until
 LARGE = "result = {'rows': list(range(30000)), 'paging': {'next': 'c7', 'more': True}}"
 
 
-def keeping(tool: dict[str, Any], **how: Any) -> dict[str, Any]:
-    return {**tool, "spec": {**tool.get("spec", {}), "result": how}}
+def storing(tool: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**tool, "spec": {**tool.get("spec", {}), "result": options}}
 
 
 @pytest.fixture(params=["local", "s3", "nats_object", pytest.param("postgres", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of each kind, as runwright.toml names it."""
+    """Configure a result store of each kind in runwright.toml."""
     monkeypatch.chdir(tmp_path)
     kind: str = request.param
     if kind == "s3":
@@ -48,7 +48,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return kind
 
 
-async def names(operations: Operations, kind: str) -> list[str]:
+async def stored_keys(operations: Operations, kind: str) -> list[str]:
     tier = await operations.engine.services.results.tiers._tier(kind)
     found: AsyncIterator[str] = tier.list_keys("")
     return [name async for name in found]
@@ -58,8 +58,8 @@ async def events(operations: Operations, run_id: str, event_type: str) -> list[r
     return [record for record in await operations.log.read(run_id) if record.event_type == event_type]
 
 
-async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_store: str) -> None:
-    large = keeping(
+async def test_large_result_is_stored_by_reference_and_read_back(kind: str, file_store: str) -> None:
+    large = storing(
         python_task(LARGE),
         store={"kind": kind, "compression": "gzip"},
         select=[{"path": "$.paging.next", "as": "cursor"}],
@@ -70,14 +70,14 @@ async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_st
         {"step": "b", "tool": noop({"cursor": "{{ a.cursor }}", "sum": "{{ a.rows | sum }}"})},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == {"cursor": "c7", "sum": sum(range(30000))}
         stored = (await events(operations, snapshot.run_id, "ResultStored"))[0].payload
         ended = (await events(operations, snapshot.run_id, "TaskDone"))[0]
         whole = await operations.result(snapshot.run_id, "a")
         address = f"noetl://execution/{snapshot.run_id}/step/a/task/big/run/1.1/attempt/1"
         assert await operations.result(snapshot.run_id, address) == whole
-    assert lines_of_types(story, "ResultStored") == ["ResultStored a/big"]
+    assert lines_of_types(lines, "ResultStored") == ["ResultStored a/big"]
     assert stored is not None
     ref = stored["result_ref"]
     body = msgspec.json.encode(whole)
@@ -102,9 +102,9 @@ async def test_a_large_result_is_kept_elsewhere_and_read_back(kind: str, file_st
     assert len(ended.raw_payload) < 2000
 
 
-async def test_what_is_only_wanted_for_a_while_is_deleted(kind: str, file_store: str) -> None:
+async def test_results_are_deleted_at_the_end_of_their_scope(kind: str, file_store: str) -> None:
     def large(scope: str) -> dict[str, Any]:
-        return keeping(python_task(LARGE), store={"kind": kind, "scope": scope})
+        return storing(python_task(LARGE), store={"kind": kind, "scope": scope})
 
     document = playbook(
         {"step": "a", "tool": [{"x": large("step")}, {"y": noop("{{ x.paging.next }}")}], "next": arcs_to("b")},
@@ -115,16 +115,16 @@ async def test_what_is_only_wanted_for_a_while_is_deleted(kind: str, file_store:
         snapshot, _ = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == ["c7", "c7"]
 
-        async def is_tidy() -> bool:
-            return [name.partition("/")[0] for name in await names(operations, kind)] == ["permanent"]
+        async def has_only_permanent() -> bool:
+            return [name.partition("/")[0] for name in await stored_keys(operations, kind)] == ["permanent"]
 
-        await until(is_tidy, "an orderly store")
+        await until(has_only_permanent, "only permanent results")
         with pytest.raises(rw.RunwrightError, match="stored for the execution only") as error:
             await operations.result(snapshot.run_id, "b")
         assert error.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
-async def test_prune_finds_what_was_left_behind(kind: str, file_store: str) -> None:
+async def test_prune_deletes_results_whose_scope_has_ended(kind: str, file_store: str) -> None:
     async def is_over(_run: str, whole: bool) -> bool:
         return not whole
 
@@ -132,31 +132,31 @@ async def test_prune_finds_what_was_left_behind(kind: str, file_store: str) -> N
         tiers = operations.engine.services.results.tiers
         tier = await tiers._tier(kind)
         digest = "0" * 64
-        left = [f"execution/r/-/kept-{digest}", f"step/r/a/kept-{digest}", f"expiring/r/-/12-{digest}"]
-        stay = [f"workflow/r/-/kept-{digest}", f"expiring/r/-/9999999999-{digest}", f"permanent/r/-/kept-{digest}"]
-        for key in [*left, *stay]:
+        ended = [f"execution/r/-/kept-{digest}", f"step/r/a/kept-{digest}", f"expiring/r/-/12-{digest}"]
+        remaining = [f"workflow/r/-/kept-{digest}", f"expiring/r/-/9999999999-{digest}", f"permanent/r/-/kept-{digest}"]
+        for key in [*ended, *remaining]:
             await tier.put(key, b"x")
         assert (await tiers.prune(is_over))[kind] == 3
-        assert sorted(await names(operations, kind)) == sorted(stay)
-        for key in [*stay, *stay]:
+        assert sorted(await stored_keys(operations, kind)) == sorted(remaining)
+        for key in [*remaining, *remaining]:
             await tier.delete(key)
-        assert await names(operations, kind) == []
+        assert await stored_keys(operations, kind) == []
         with pytest.raises(FileNotFoundError):
-            await tier.get(stay[0])
+            await tier.get(remaining[0])
 
 
-async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store: str) -> None:
+async def test_small_results_are_inline_unless_the_limit_is_lower(file_store: str) -> None:
     document = playbook(
         {
             "step": "a",
             "tool": [
                 {
-                    "small": keeping(
+                    "small": storing(
                         python_task("result = {'id': 7, 'pad': 'x' * 100}"), select=[{"path": "id", "as": "nr"}]
                     )
                 },
-                {"moved": keeping(python_task("result = [1, 2, 3]"), inline_max_bytes=0)},
-                {"listed": keeping(python_task("result = [{'n': 4}]"), select=[{"path": "$[0].n", "as": "first"}])},
+                {"moved": storing(python_task("result = [1, 2, 3]"), inline_max_bytes=0)},
+                {"listed": storing(python_task("result = [{'n': 4}]"), select=[{"path": "$[0].n", "as": "first"}])},
                 {"seen": noop("{{ listed.first }}")},
                 {
                     "end": noop(
@@ -173,17 +173,17 @@ async def test_small_results_stay_in_the_event_unless_told_otherwise(file_store:
         },
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == {
             "nr": 7, "whole": 7, "list": [1, 2, 3], "first": 4, "all": [{"n": 4}]
         }  # fmt: skip
-    assert lines_of_types(story, "ResultStored") == ["ResultStored a/moved"]
+    assert lines_of_types(lines, "ResultStored") == ["ResultStored a/moved"]
 
 
 async def test_selected_fields_are_read_without_fetching(file_store: str) -> None:
-    """The bytes are gone, and what was selected is there."""
+    """Selected fields are in the event, so the stored result is not read."""
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), select=[{"path": "paging.more", "as": "more"}])}],
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE), select=[{"path": "paging.more", "as": "more"}])}],
          "next": {"arcs": [{"step": "b", "when": "{{ a.more }}"}]}},
         {"step": "b", "tool": [{"end": noop({"more": "{{ a.more }}", "from": "{{ a._ref.store }}"})}]},
     )  # fmt: skip
@@ -191,20 +191,20 @@ async def test_selected_fields_are_read_without_fetching(file_store: str) -> Non
         fetched: list[Any] = []
         get = operations.engine.services.results.tiers.get
 
-        async def noting(run_id: str, ref: Any) -> bytes:
+        async def recording(run_id: str, ref: Any) -> bytes:
             fetched.append(ref)
             return await get(run_id, ref)
 
-        operations.engine.services.results.tiers.get = noting  # type: ignore[method-assign]
+        operations.engine.services.results.tiers.get = recording  # type: ignore[method-assign]
         snapshot, _ = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == {"more": True, "from": "local"}
         assert fetched == []
 
 
-async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
-    """REFERENCE_NOT_AVAILABLE is an outcome like another: a policy may try again."""
+async def test_policy_can_retry_while_a_result_is_unavailable(file_store: str) -> None:
+    """REFERENCE_NOT_AVAILABLE is an ordinary outcome: a policy may retry it."""
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE))}], "next": arcs_to("hold")},
         {"step": "hold", "tool": python_task("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"),
          "next": arcs_to("b")},
         {"step": "b", "tool": [{"use": {
@@ -232,10 +232,10 @@ async def test_a_result_that_is_gone_can_be_waited_for(file_store: str) -> None:
 
 
 @pytest.mark.parametrize("scope", ["execution", "permanent", "step", "workflow"])
-async def test_names_may_be_as_long_as_they_may(kind: str, file_store: str, scope: str) -> None:
-    """No store takes a name of hundreds of characters; runs and steps have them."""
+async def test_results_of_runs_with_long_names_are_stored(kind: str, file_store: str, scope: str) -> None:
+    """Names of runs and steps may be longer than the keys that stores accept."""
     run_id, step = "é" * 255 + "/" + "x" * 200, "ü" * 200
-    large = keeping(python_task("result = 'x' * 70000"), store={"kind": kind, "scope": scope})
+    large = storing(python_task("result = 'x' * 70000"), store={"kind": kind, "scope": scope})
     use = noop("{{ big | length }}")
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(
@@ -244,16 +244,16 @@ async def test_names_may_be_as_long_as_they_may(kind: str, file_store: str, scop
         assert (snapshot.status, await operations.result(run_id, step)) == ("COMPLETED", 70000)
         if scope == "workflow":
             assert (await operations.engine.prune_results())[kind] == 1
-        left = 1 if scope == "permanent" else 0
+        expected = 1 if scope == "permanent" else 0
 
-        async def is_tidy() -> bool:
-            return len(await names(operations, kind)) == left
+        async def has_expected_count() -> bool:
+            return len(await stored_keys(operations, kind)) == expected
 
-        await until(is_tidy)
+        await until(has_expected_count)
 
 
-async def test_what_says_whose_results_are_goes_after_them() -> None:
-    """Killed in between, whoever tidies up next still knows."""
+async def test_prune_deletes_results_before_the_id_of_their_run() -> None:
+    """After a crash in between, the next prune can still identify the run."""
     tier, deleted = MemoryTier(), []
     run = f"execution/~{'0' * 64}"
     tier.bodies = {
@@ -263,11 +263,11 @@ async def test_what_says_whose_results_are_goes_after_them() -> None:
     }
     delete = tier.delete
 
-    async def noting(key: str) -> None:
+    async def recording(key: str) -> None:
         deleted.append(key)
         await delete(key)
 
-    tier.delete = noting  # type: ignore[method-assign]
+    tier.delete = recording  # type: ignore[method-assign]
     asked: list[str] = []
 
     async def is_over(run_id: str, whole: bool) -> bool:
@@ -279,12 +279,12 @@ async def test_what_says_whose_results_are_goes_after_them() -> None:
     assert deleted[0].endswith("2" * 64)
 
 
-async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) -> None:
+async def test_same_value_can_be_stored_compressed_and_plain(kind: str, file_store: str) -> None:
     packed, plain = ({"kind": kind, "compression": how} for how in ("gzip", "none"))
     value = python_task("result = 'x' * 70000")
     document = playbook(
-        {"step": "a", "tool": [{"one": keeping(value, store=packed)}], "next": arcs_to("b")},
-        {"step": "b", "tool": [{"two": keeping(value, store=plain)}], "next": arcs_to("c")},
+        {"step": "a", "tool": [{"one": storing(value, store=packed)}], "next": arcs_to("b")},
+        {"step": "b", "tool": [{"two": storing(value, store=plain)}], "next": arcs_to("c")},
         {"step": "c", "tool": [{"get": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}}, {"use": noop("{{ get | length }}")}]},
     )  # fmt: skip
     async with engine(file_store) as operations:
@@ -293,7 +293,7 @@ async def test_the_same_value_packed_and_as_it_is(kind: str, file_store: str) ->
         assert len(await operations.result(snapshot.run_id, "a")) == len(await operations.result(snapshot.run_id, "b"))
 
 
-async def test_what_is_there_is_not_taken_away_from_whoever_reads_it(kind: str, file_store: str) -> None:
+async def test_concurrent_put_does_not_disturb_readers(kind: str, file_store: str) -> None:
     async with engine(file_store) as operations:
         tier = await operations.engine.services.results.tiers._tier(kind)
         body = bytes(3_000_000)
@@ -308,7 +308,7 @@ async def test_what_is_there_is_not_taken_away_from_whoever_reads_it(kind: str, 
         assert found[:-1] == [body] * 10
 
 
-async def test_what_was_left_half_written_is_deleted_in_time(file_store: str, tmp_path: Path) -> None:
+async def test_prune_deletes_only_old_partial_files(file_store: str, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "tasks" / "execution" / "r" / "-"
     folder.mkdir(parents=True)
     old, new = folder / ".kept-1.77.0", folder / ".kept-2.77.0"
@@ -321,33 +321,33 @@ async def test_what_was_left_half_written_is_deleted_in_time(file_store: str, tm
 
 
 @pytest.mark.parametrize("text", [LARGE, "import runwright as rw\nraise rw.StepError('X', 'x', result='x' * 70000)"])
-async def test_a_run_can_be_stopped_while_its_store_neither_takes_nor_refuses(file_store: str, text: str) -> None:
-    """Neither what a task gave, nor what came with its failure."""
+async def test_run_can_be_cancelled_while_a_store_write_hangs(file_store: str, text: str) -> None:
+    """The value is the result of a task, or belongs to its failure."""
     async with engine(file_store) as operations:
         tier = await operations.engine.services.results.tiers._tier("local")
         asked = asyncio.Event()
 
-        async def never(key: str, body: bytes) -> None:
+        async def hang(key: str, body: bytes) -> None:
             asked.set()
             await asyncio.Event().wait()
 
-        tier.put = never  # type: ignore[method-assign]
-        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": keeping(python_task(text))})))
+        tier.put = hang  # type: ignore[method-assign]
+        run_id = await operations.start(operations.load(playbook({"step": "a", "tool": storing(python_task(text))})))
         await asked.wait()
         await operations.signal(run_id, "CANCEL")
         assert (await operations.wait(run_id, 20)).status == "CANCELLED"
 
 
-async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
+async def test_policy_can_retry_until_the_store_can_be_opened(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To whoever has not spoken with it before it is away as it is to others: a policy may wait for it."""
+    """A store that cannot be opened is unavailable like any other: a policy may wait for it."""
     tries = rules(
         when("outcome.error.code == 'REFERENCE_NOT_AVAILABLE'", "retry", attempts=100, delay=0.05),
         otherwise("continue"),
     )
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE))}], "next": arcs_to("hold")},
         {"step": "hold", "tool": python_task("open('reached', 'w').close()\nwhile not __import__('os').path.exists('go'): __import__('time').sleep(0.01)"), "next": arcs_to("b")},
         {"step": "b", "tool": [{"use": {**noop("{{ a.rows | length }}"), "spec": tries}}]},
     )  # fmt: skip
@@ -359,10 +359,10 @@ async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
         tiers = operations.engine.services.results.tiers
         opening = tiers._stores["local"]
 
-        async def away() -> Any:
+        async def unavailable() -> Any:
             raise ConnectionRefusedError("nobody is there")
 
-        monkeypatch.setitem(tiers._stores, "local", away)  # type: ignore[arg-type]
+        monkeypatch.setitem(tiers._stores, "local", unavailable)  # type: ignore[arg-type]
         await operations.resume(run_id)
         await until(lambda: operations.log.find_event(run_id, "TaskAttemptFailed", "b/use", 2))
         monkeypatch.setitem(tiers._stores, "local", opening)  # type: ignore[arg-type]
@@ -370,9 +370,9 @@ async def test_a_store_that_cannot_be_opened_is_no_reason_to_give_up(
         assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
 
 
-async def test_a_result_has_its_time(file_store: str) -> None:
+async def test_result_expires_after_its_ttl(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), store={"ttl": "50ms"})}]},
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE), store={"ttl": "50ms"})}]},
     )
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, document)
@@ -384,9 +384,9 @@ async def test_a_result_has_its_time(file_store: str) -> None:
         assert ref["result_ref"]["expires_at"] > "2026"
 
 
-async def test_a_result_whose_time_is_over_is_gone_also_where_it_is_in_memory(file_store: str) -> None:
+async def test_expired_result_is_not_read_from_memory(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": keeping(python_task(LARGE), store={"ttl": "50ms"}), "next": arcs_to("wait")},
+        {"step": "a", "tool": storing(python_task(LARGE), store={"ttl": "50ms"}), "next": arcs_to("wait")},
         {"step": "wait", "tool": python_task("import time\ntime.sleep(0.1)"), "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
     )
@@ -395,17 +395,17 @@ async def test_a_result_whose_time_is_over_is_gone_also_where_it_is_in_memory(fi
     assert (snapshot.status, snapshot.root_cause.code) == ("FAILED", "REFERENCE_NOT_AVAILABLE")
 
 
-async def test_a_result_is_there_though_an_older_one_with_the_same_bytes_is_gone(file_store: str) -> None:
+async def test_new_result_with_the_bytes_of_an_expired_one_is_read(file_store: str) -> None:
     late = rules(when("page | length > 0 and page is defined", "continue"), otherwise("fail"))
     document = playbook(
-        {"step": "page", "tool": keeping(python_task(LARGE), store={"ttl": "300ms"}), "next": arcs_to("look")},
+        {"step": "page", "tool": storing(python_task(LARGE), store={"ttl": "300ms"}), "next": arcs_to("look")},
         {"step": "look", "tool": {**python_task("import time\ntime.sleep(wait)", wait="{{ 0.5 - (ctx.n | default(0)) }}"), "spec": late},
          "next": {"arcs": [{"step": "page", "when": "{{ event.name == 'step.failed' and ctx.n is not defined }}", "set": {"ctx.n": 0.5}}]}},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-    assert "TaskFailed look/look REFERENCE_NOT_AVAILABLE" in story
-    assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+    assert "TaskFailed look/look REFERENCE_NOT_AVAILABLE" in lines
+    assert snapshot.status == "COMPLETED", lines
 
 
 async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> None:
@@ -417,7 +417,7 @@ async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> Non
 
     def step(name: str, strategy: str, **more: Any) -> dict[str, Any]:
         task = {**python_task(page, n="{{ iter.n | default(0) }}"), "spec": turning}
-        gathered = keeping(task, manifest={"as": "pages", "strategy": strategy, **more})
+        gathered = storing(task, manifest={"as": "pages", "strategy": strategy, **more})
         return {"step": name, "tool": [{"page": gathered}, {"all": noop("{{ pages }}")}]}
 
     document = playbook(
@@ -443,28 +443,28 @@ async def test_the_pages_of_a_task_are_gathered_in_a_manifest(store: str) -> Non
     assert manifest["part"]["ref"].endswith("/step/append/task/page/run/1.4/attempt/1")
 
 
-async def test_what_a_loop_gathers_elsewhere_is_a_manifest(file_store: str) -> None:
+async def test_loop_of_large_results_has_a_manifest(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": "{{ [1, 2, 3] }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 2}},
-         "tool": [{"big": keeping(python_task("result = [n] * 40000", n="{{ iter.n }}"), preview_max_bytes=0)}], "next": arcs_to("b")},
+         "tool": [{"big": storing(python_task("result = [n] * 40000", n="{{ iter.n }}"), preview_max_bytes=0)}], "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a | map('sum') | list }}")},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert await result_of(operations, snapshot) == [40000, 80000, 120000]
         (grown,) = await events(operations, snapshot.run_id, "ResultManifestUpdated")
         assert await operations.result(snapshot.run_id, "a") == [[1] * 40000, [2] * 40000, [3] * 40000]
-    assert lines_of_types(story, "ResultManifestUpdated") == ["ResultManifestUpdated a"]
+    assert lines_of_types(lines, "ResultManifestUpdated") == ["ResultManifestUpdated a"]
     assert grown.payload is not None
     assert grown.payload["result_ref"] == {
         "kind": "manifest", "strategy": "append", "total_parts": 3, "total_bytes": 3 * 80001
     }  # fmt: skip
 
 
-async def test_a_run_that_ends_with_a_loop_gives_its_values(file_store: str) -> None:
+async def test_run_that_ends_with_a_loop_returns_its_values(file_store: str) -> None:
     document = playbook(
         {"step": "a", "loop": {"in": "{{ [1, 2] }}", "iterator": "n"},
-         "tool": [{"big": keeping(python_task("result = [n] * 40000", n="{{ iter.n }}"))}],
+         "tool": [{"big": storing(python_task("result = [n] * 40000", n="{{ iter.n }}"))}],
          "next": {"arcs": [{"step": "more", "when": "{{ a | length > 2 }}"}]}},
         {"step": "more", "tool": noop()},
     )  # fmt: skip
@@ -488,18 +488,18 @@ async def test_data_that_looks_like_a_reference_is_data(file_store: str) -> None
         workload={"alike": alike},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", story
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", lines
         assert await result_of(operations, snapshot) == alike
         assert await operations.result(snapshot.run_id, "a") == alike
 
 
-async def test_whoever_plays_another_playbook_can_read_what_it_kept_for_itself(
+async def test_parent_run_can_read_execution_results_of_a_sub_run(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`execution` ends with the execution, and a part of one ends before the whole."""
+    """The scope `execution` ends with the parent run, not with the sub-run."""
     monkeypatch.chdir(tmp_path)
-    inner = playbook({"step": "i", "tool": [{"big": keeping(python_task(LARGE), store={"scope": "execution"})}]})
+    inner = playbook({"step": "i", "tool": [{"big": storing(python_task(LARGE), store={"scope": "execution"})}]})
     Path("inner.yaml").write_bytes(msgspec.json.encode(inner))
     document = playbook(
         {"step": "sub", "tool": {"kind": "playbook", "path": "inner.yaml"}, "next": arcs_to("rest")},
@@ -515,24 +515,24 @@ async def test_whoever_plays_another_playbook_can_read_what_it_kept_for_itself(
         assert (snapshot.status, await operations.run_result(run_id)) == ("COMPLETED", 30000)
 
 
-async def test_a_result_that_is_gone_may_be_asked_for_again(file_store: str) -> None:
+async def test_unavailable_reference_is_a_retryable_error(file_store: str) -> None:
     again = rules(when("outcome.error.retryable", "retry", attempts=3), otherwise("fail"))
     address = "noetl://execution/nobody/step/a/task/a/run/1/attempt/1"
     task = {"kind": "artifact", "action": "get", "ref": address, "spec": again}
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, playbook({"step": "a", "tool": task}))
+        snapshot, lines = await run_playbook(operations, playbook({"step": "a", "tool": task}))
         assert snapshot.root_cause is not None
         assert snapshot.root_cause.code == "REFERENCE_NOT_AVAILABLE"
-        assert lines_of_types(story, "TaskAttemptFailed") == [
+        assert lines_of_types(lines, "TaskAttemptFailed") == [
             "TaskAttemptFailed a/a",
             "TaskAttemptFailed a/a #2",
             "TaskAttemptFailed a/a #3",
         ]
 
 
-async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(file_store: str) -> None:
+async def test_artifact_get_is_limited_to_results_of_the_tenant(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("b")},
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE))}], "next": arcs_to("b")},
         {"step": "b", "tool": [
             {"whole": {"kind": "artifact", "action": "get", "ref": "{{ a._ref }}"}},
             {"end": noop("{{ whole.paging }}")},
@@ -548,17 +548,17 @@ async def test_artifact_gets_results_by_reference_and_only_of_ones_own_tenant(fi
         assert (await result_of(operations, same))["paging"]["next"] == "c7"
         from runwright.control.run_scope import RunScope
 
-        other, story = await run_playbook(
+        other, lines = await run_playbook(
             operations, stranger, params={"ref": address}, place=RunScope("other", "p", "e")
         )
         assert other.status == "FAILED"
-        assert "TaskFailed b/b REFERENCE_NOT_AVAILABLE" in story
+        assert "TaskFailed b/b REFERENCE_NOT_AVAILABLE" in lines
         with pytest.raises(rw.RunwrightError, match="belongs to run"):
             await operations.result(same.run_id, address)
 
 
-async def test_a_store_that_is_not_configured_is_refused_before_anything_runs(file_store: str) -> None:
-    document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE), store={"kind": "s3"})}]})
+async def test_unknown_result_store_is_refused_at_start(file_store: str) -> None:
+    document = playbook({"step": "a", "tool": [{"big": storing(python_task(LARGE), store={"kind": "s3"})}]})
     async with engine(file_store) as operations:
         with pytest.raises(rw.RunwrightError, match=r"Unknown result store 's3'.*\[results.s3\]") as error:
             await operations.start(operations.load(document))
@@ -566,7 +566,7 @@ async def test_a_store_that_is_not_configured_is_refused_before_anything_runs(fi
         assert (await operations.log.list_runs()).runs == []
 
 
-async def test_a_store_that_is_away_is_waited_for(
+async def test_task_waits_for_an_unavailable_result_store(
     file_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -576,7 +576,7 @@ async def test_a_store_that_is_away_is_waited_for(
             f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{nats.url}"'
         )
         nats.kill()
-        document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE))}]})
+        document = playbook({"step": "a", "tool": [{"big": storing(python_task(LARGE))}]})
         async with engine(file_store) as operations:
             run_id = await operations.start(operations.load(document))
             await asyncio.sleep(0.5)
@@ -596,7 +596,7 @@ async def test_a_decision_waits_for_a_store_that_does_not_answer(
     hold = "import os, time\nopen('reached', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
     arcs = [{"step": "b", "when": "{{ a.rows | length > 5 }}"}, {"step": "c"}]
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE))}], "next": arcs_to("hold")},
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE))}], "next": arcs_to("hold")},
         {"step": "hold", "tool": python_task(hold), "next": {"spec": {"mode": "exclusive"}, "arcs": arcs}},
         {"step": "b", "tool": noop("many")},
         {"step": "c", "tool": noop("few")},
@@ -629,7 +629,7 @@ async def test_a_run_can_be_stopped_while_a_store_does_not_answer(
     Path("runwright.toml").write_text(
         '[results]\nstore = "postgres"\n[results.postgres]\nurl = "postgresql://127.0.0.1:9/no"'
     )
-    document = playbook({"step": "a", "tool": [{"big": keeping(python_task(LARGE))}]})
+    document = playbook({"step": "a", "tool": [{"big": storing(python_task(LARGE))}]})
     async with engine(file_store) as operations:
         run_id = await operations.start(operations.load(document))
         await until(lambda: asyncio.sleep(0.05, "storing a large value failed" in caplog.text), "the warning")
@@ -641,35 +641,35 @@ async def test_a_run_can_be_stopped_while_a_store_does_not_answer(
         assert [finding async for finding in operations.log.verify(run_id)] == []
 
 
-async def test_a_store_that_is_away_keeps_no_other_from_being_tidied(tmp_path: Path) -> None:
-    async def away() -> Any:
+async def test_unavailable_store_does_not_block_pruning_of_others(tmp_path: Path) -> None:
+    async def unavailable() -> Any:
         raise OSError("nobody there")
 
-    async def here() -> Any:
+    async def available() -> Any:
         return FolderTier(tmp_path)
 
-    tiers = Tiers({"a": away, "b": here}, "b", lambda: 10**18)
+    tiers = Tiers({"a": unavailable, "b": available}, "b", lambda: 10**18)
     await (await tiers._tier("b")).put(f"expiring/r/-/12-{'0' * 64}", b"x")
     gone = await tiers.prune(lambda _run, _whole: asyncio.sleep(0, False))
     assert gone["b"] == 1
     assert isinstance(gone["a"], rw.RunwrightError)
 
 
-async def test_too_much_cannot_be_selected(file_store: str) -> None:
+async def test_selecting_too_much_data_fails_the_task(file_store: str) -> None:
     document = playbook(
-        {"step": "a", "tool": [{"big": keeping(python_task(LARGE), select=[{"path": "rows", "as": "rows"}])}]}
+        {"step": "a", "tool": [{"big": storing(python_task(LARGE), select=[{"path": "rows", "as": "rows"}])}]}
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
+        snapshot, lines = await run_playbook(operations, document)
         assert snapshot.status == "FAILED"
-        assert "TaskFailed a/big RESULT_NOT_STORABLE" in story
+        assert "TaskFailed a/big RESULT_NOT_STORABLE" in lines
 
 
 @pytest.mark.parametrize(
     "place",
     [EntityPath("a b/ü", 3, 1, (57,), "t/x", 2), EntityPath("a", task="b"), EntityPath("a", 1, 1, (0, 4), "b")],
 )
-def test_an_address_can_be_read_back(place: EntityPath) -> None:
+def test_result_address_can_be_parsed_back(place: EntityPath) -> None:
     text = result_address("run 1/x", place, 4)
     read = parse_result_address(text)
     assert read is not None
@@ -677,7 +677,7 @@ def test_an_address_can_be_read_back(place: EntityPath) -> None:
 
 
 async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
-    """Whoever writes events by themselves is held to the size; our own results go elsewhere long before."""
+    """The limit is for events of other writers; the engine stores its own large results by reference."""
     async with engine(store) as operations:
         snapshot, _ = await run_playbook(operations, playbook({"step": "a", "tool": python_task(LARGE)}))
         assert max(len(record.raw_payload) for record in await operations.log.read(snapshot.run_id)) < 70_000
@@ -701,8 +701,8 @@ async def test_a_payload_over_the_cap_is_refused_at_append(store: str) -> None:
         {},
     ],
 )
-async def test_a_forged_reference_leads_nowhere(file_store: str, tmp_path: Path, forged: dict[str, Any]) -> None:
-    """Whoever may write events can write any reference; what it opens is a key of the same run, or nothing."""
+async def test_forged_reference_cannot_read_other_keys(file_store: str, tmp_path: Path, forged: dict[str, Any]) -> None:
+    """A client that may write events can write any reference, but it can only read keys of the same run."""
     digest = hashlib.sha256(b"[1]").hexdigest()
     (tmp_path / digest).write_bytes(b"[1]")
     ref = {

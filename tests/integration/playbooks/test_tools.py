@@ -19,7 +19,7 @@ def nats_task(operation: str, url: str = "{{ url }}", **more: Any) -> dict[str, 
     return {"kind": "nats", "operation": operation, "url": url, **more}
 
 
-async def test_keys_values_and_objects_of_nats(file_store: str, nats: Nats) -> None:
+async def test_nats_tasks_store_and_list_keys_and_objects(file_store: str, nats: Nats) -> None:
     document = playbook(
         {
             "step": "a",
@@ -43,8 +43,8 @@ async def test_keys_values_and_objects_of_nats(file_store: str, nats: Nats) -> N
         workload={"url": nats.url},
     )  # fmt: skip
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", "\n".join(story)
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", "\n".join(lines)
         assert await result_of(operations, snapshot) == {
             "value": 7,
             "keys": [["k.1"], []],
@@ -53,29 +53,34 @@ async def test_keys_values_and_objects_of_nats(file_store: str, nats: Nats) -> N
         }
 
 
-async def test_messages_and_what_goes_wrong_on_nats(file_store: str, nats: Nats) -> None:
+async def test_nats_tasks_send_messages_and_report_errors(file_store: str, nats: Nats) -> None:
     import nats as client
 
-    heard: list[bytes] = []
-    line = await client.connect(nats.url)
+    received: list[bytes] = []
+    connection = await client.connect(nats.url)
 
-    async def answer(message: Any) -> None:
-        heard.append(message.data)
+    async def respond(message: Any) -> None:
+        received.append(message.data)
         if message.reply:
             await message.respond(b'{"pong": true}')
 
-    await line.subscribe("ping", cb=answer)
-    await line.flush()
-    keep = {"policy": {"rules": [{"else": {"then": {"do": "continue"}}}]}}
+    await connection.subscribe("ping", cb=respond)
+    await connection.flush()
+    continue_always = {"policy": {"rules": [{"else": {"then": {"do": "continue"}}}]}}
     document = playbook(
         {
             "step": "a",
             "tool": [
                 {"ask": nats_task("request", subject="ping", value="hi")},
                 {"tell": nats_task("publish", subject="ping", value={"n": 1})},
-                {"nobody": {**nats_task("request", subject="void", wait=1), "spec": keep}},
-                {"missing": {**nats_task("kv_get", bucket="nothing", key="k"), "spec": keep}},
-                {"away": {**nats_task("kv_get", url="nats://127.0.0.1:1", bucket="b", key="k"), "spec": keep}},
+                {"nobody": {**nats_task("request", subject="void", wait=1), "spec": continue_always}},
+                {"missing": {**nats_task("kv_get", bucket="nothing", key="k"), "spec": continue_always}},
+                {
+                    "away": {
+                        **nats_task("kv_get", url="nats://127.0.0.1:1", bucket="b", key="k"),
+                        "spec": continue_always,
+                    }
+                },
                 {"end": noop("{{ ask.data.pong }}")},
             ],
         },
@@ -91,11 +96,11 @@ async def test_messages_and_what_goes_wrong_on_nats(file_store: str, nats: Nats)
         ("NATS_NO_RESPONDERS", "nats"), ("NATS_NOT_FOUND", "nats"), ("NATS_FAILED", "nats")
     ]  # fmt: skip
     await asyncio.sleep(0.05)
-    await line.close()
-    assert heard == [b"hi", b'{"n":1}']
+    await connection.close()
+    assert received == [b"hi", b'{"n":1}']
 
 
-async def test_secrets_are_given_on_by_name(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_are_passed_by_name_and_masked(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "hunter2-and-more")
     document = playbook(
         {
@@ -117,10 +122,10 @@ async def test_secrets_are_given_on_by_name(file_store: str, monkeypatch: pytest
             await run_playbook(operations, missing)
 
 
-async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_secrets_tasks_can_pass_secret_references(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "hunter2-and-more")
     forged = python_task("result = {'api': {'secret': 'API_KEY'}}")
-    told = "result = str(key)"
+    as_text = "result = str(key)"
     document = playbook(
         {"step": "keys", "tool": {"kind": "secrets", "map": {"api": "API_KEY"}}, "next": arcs_to("mixed")},
         {
@@ -131,9 +136,9 @@ async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatc
         {
             "step": "use",
             "tool": [
-                {"right": python_task(told, key="{{ keys.api }}")},
-                {"wrong": python_task(told, key="{{ mixed.api }}")},
-                {"worse": python_task(told, key="{{ keys.api if false else mixed.api }}")},
+                {"right": python_task(as_text, key="{{ keys.api }}")},
+                {"wrong": python_task(as_text, key="{{ mixed.api }}")},
+                {"worse": python_task(as_text, key="{{ keys.api if false else mixed.api }}")},
                 {"all": {"kind": "noop", "result": ["{{ right }}", "{{ wrong }}", "{{ worse }}"]}},
             ],
         },
@@ -157,12 +162,12 @@ async def test_only_secrets_tasks_hand_references_on(file_store: str, monkeypatc
         ({"kind": "secrets"}, "Set `names` .a list of secrets. or `map`"),
     ],
 )
-def test_what_cannot_work_is_refused(task: dict[str, Any], sentence: str) -> None:
+def test_invalid_tasks_are_refused(task: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlanInvalid, match=sentence):
         plan_from_dict(playbook({"step": "a", "tool": task}), all_tools())
 
 
-def test_older_words_are_read_as_those_of_today() -> None:
+def test_old_event_names_are_read_as_current_ones() -> None:
     retry = {"when": "{{ outcome.status == 'error' }}", "then": {"do": "retry", "attempts": 3, "backoff": "fixed"}}
     document = playbook(
         {
@@ -191,7 +196,7 @@ def test_older_words_are_read_as_those_of_today() -> None:
 
 
 @pytest.mark.slow
-async def test_policies_tell_errors_of_postgres_apart(file_store: str, postgres_url: str) -> None:
+async def test_policies_distinguish_postgres_errors(file_store: str, postgres_url: str) -> None:
     def task(query: str, state: str) -> dict[str, Any]:
         known = (
             f"outcome.pg.code == '{state}' and outcome.pg.sqlstate == '{state}' and outcome.error.kind == 'postgres'"
@@ -205,11 +210,11 @@ async def test_policies_tell_errors_of_postgres_apart(file_store: str, postgres_
         workload={"url": postgres_url},
     )
     async with engine(file_store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == "COMPLETED", "\n".join(story)
+        snapshot, lines = await run_playbook(operations, document)
+        assert snapshot.status == "COMPLETED", "\n".join(lines)
 
 
-async def test_a_value_that_is_missing_in_sql_is_named(file_store: str) -> None:
+async def test_missing_query_argument_is_named(file_store: str) -> None:
     document = playbook({"step": "a", "tool": {"kind": "sqlite", "path": "x.db", "query": "select :there"}})
     async with engine(file_store) as operations:
         snapshot, _ = await run_playbook(operations, document)

@@ -1,4 +1,4 @@
-"""Loops of very many iterations: what a driver keeps of them does not grow with what they give."""
+"""Memory of loops with very many iterations: it does not grow with their results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True], ids=["small results", "large results"])
 def test_a_wide_loop_takes_no_more_memory_than_a_narrow_one(tmp_path: Path, large: bool) -> None:
     rows = "result = {'rows': ['x' * 100] * 1000, 'n': n}" if large else "result = {'n': n}"
-    kept = {"spec": {"result": {"store": {"scope": "step"}, "select": [{"path": "n", "as": "n"}]}}}
-    tasks = [{"fetch": {**python_task(rows, n="{{ iter.n }}"), **kept}}, {"use": noop("{{ fetch.n }}")}]
+    step_scoped = {"spec": {"result": {"store": {"scope": "step"}, "select": [{"path": "n", "as": "n"}]}}}
+    tasks = [{"fetch": {**python_task(rows, n="{{ iter.n }}"), **step_scoped}}, {"use": noop("{{ fetch.n }}")}]
     loop = {"in": "{{ range(size) }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 16}}
     document = playbook({"step": "a", "loop": loop, "tool": tasks}, workload={"size": 1})
     (tmp_path / "playbook.json").write_text(json.dumps(document))
@@ -55,5 +55,5 @@ def test_a_wide_loop_takes_no_more_memory_than_a_narrow_one(tmp_path: Path, larg
     narrow, wide = map(int, done.stdout.split())
     assert wide - narrow < ALLOWED, done.stdout
     assert not list(tmp_path.glob(".runwright/results/tasks/step/*/*/*")), (
-        "what was wanted for the step is gone with it"
+        "results in the scope of the step are deleted with it"
     )

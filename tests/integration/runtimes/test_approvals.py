@@ -1,4 +1,4 @@
-"""Steps that wait for somebody: approvals with fields, approvals before a step, and events from outside."""
+"""Steps that wait for a person or an event: approvals with fields, approvals before a step, and events from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runwright.control.operations import Operations
 from support.engine import engine, run_plan, statuses, step_of, wait_for_end, wait_for_event
 from support.waiting import until
 
-ASKS: dict[str, Any] = {
+APPROVAL_PLAN: dict[str, Any] = {
     "plan": "release",
     "params": {"name": "shop"},
     "steps": [
@@ -32,19 +32,19 @@ ASKS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-async def begin(operations: Operations, plan: dict[str, Any], step: str = "ok", **more: Any) -> str:
+async def start_run(operations: Operations, plan: dict[str, Any], step: str = "ok", **more: Any) -> str:
     run_id = await operations.start(operations.load(plan), **more)
     await wait_for_event(operations, run_id, "ApprovalRequested", step)
     return run_id
 
 
-async def test_a_run_stops_for_an_approval_and_goes_on_with_the_answer(store_url: str) -> None:
+async def test_run_waits_for_approval_and_uses_the_answer(store_url: str) -> None:
     async with engine(store_url) as operations:
-        run_id = await begin(operations, ASKS)
+        run_id = await start_run(operations, APPROVAL_PLAN)
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "WAITING_APPROVAL")
         (row,) = (await operations.log.list_runs()).runs
@@ -62,21 +62,21 @@ async def test_a_run_stops_for_an_approval_and_goes_on_with_the_answer(store_url
         assert [finding async for finding in operations.log.verify(run_id)] == []
 
 
-async def test_nothing_of_a_run_that_waits_is_kept_in_memory(store_url: str) -> None:
+async def test_run_that_waits_for_approval_is_parked(store_url: str) -> None:
     async with engine(store_url, park_after=0.05) as operations:
-        run_id = await begin(operations, ASKS)
-        await until(lambda: _parked(operations, run_id))
+        run_id = await start_run(operations, APPROVAL_PLAN)
+        await until(lambda: _is_parked(operations, run_id))
         await operations.signal(run_id, "APPROVE", {"answer": {"share": 1}})
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def _parked(operations: Operations, run_id: str) -> bool:
+async def _is_parked(operations: Operations, run_id: str) -> bool:
     return run_id in operations.engine._parked
 
 
-async def test_a_denial_fails_the_step_and_it_can_be_asked_again(store_url: str) -> None:
+async def test_denied_approval_fails_the_step_and_can_be_retried(store_url: str) -> None:
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {**ASKS, "onFailure": "wait"})
+        run_id = await start_run(operations, {**APPROVAL_PLAN, "onFailure": "wait"})
         decision = await operations.signal(run_id, "DENY", reason="not today")
         assert decision.engine_result == "DENIED"
         failed = await wait_for_event(operations, run_id, "StepFailed", "ok")
@@ -89,30 +89,30 @@ async def test_a_denial_fails_the_step_and_it_can_be_asked_again(store_url: str)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-BEFORE: dict[str, Any] = {
+NEEDS_APPROVAL_PLAN: dict[str, Any] = {
     "plan": "p",
     "steps": [{"id": "a", "noop": {}}, {"id": "drop", "noop": {}, "needsApproval": True}, {"id": "c", "noop": {}}],
 }
 
 
-async def test_a_step_that_needs_an_approval_does_not_start_before_it(store_url: str) -> None:
+async def test_step_that_needs_approval_starts_after_it_is_granted(store_url: str) -> None:
     async with engine(store_url) as operations:
-        run_id = await begin(operations, BEFORE, "drop")
+        run_id = await start_run(operations, NEEDS_APPROVAL_PLAN, "drop")
         await asyncio.sleep(0.05)
         assert statuses(await operations.log.snapshot(run_id)) == {"a": "SUCCESS"}
         await operations.signal(run_id, "APPROVE")
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
-        told = [f"{name} {step}" for name, step in await _order(operations, run_id)]
-        assert told.index("ApprovalGranted drop") < told.index("StepStarted drop")
+        lines = [f"{name} {step}" for name, step in await _types_and_steps(operations, run_id)]
+        assert lines.index("ApprovalGranted drop") < lines.index("StepStarted drop")
 
 
-async def _order(operations: Operations, run_id: str) -> list[tuple[str, str | None]]:
+async def _types_and_steps(operations: Operations, run_id: str) -> list[tuple[str, str | None]]:
     return [(record.event_type, record.step_id) for record in await operations.log.read(run_id)]
 
 
-async def test_a_denied_step_that_had_not_begun_is_asked_about_again_when_it_is_retried(store_url: str) -> None:
+async def test_retry_of_a_denied_step_requests_approval_again(store_url: str) -> None:
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {**BEFORE, "onFailure": "wait"}, "drop")
+        run_id = await start_run(operations, {**NEEDS_APPROVAL_PLAN, "onFailure": "wait"}, "drop")
         await operations.signal(run_id, "DENY", {"stepId": "drop"})
         await wait_for_event(operations, run_id, "StepFailed", "drop")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "drop"})
@@ -123,7 +123,7 @@ async def test_a_denied_step_that_had_not_begun_is_asked_about_again_when_it_is_
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "message"),
     [
         ({}, "asks for 'share'"),
         ({"answer": {"share": "many"}}, "an integer"),
@@ -131,19 +131,19 @@ async def test_a_denied_step_that_had_not_begun_is_asked_about_again_when_it_is_
         ({"stepId": "build", "answer": {"share": 1}}, "does not wait"),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_refused_and_recorded(payload: dict[str, Any], words: str) -> None:
+async def test_an_invalid_answer_is_rejected_with_a_reason(payload: dict[str, Any], message: str) -> None:
     async with engine("memory://") as operations:
-        run_id = await begin(operations, ASKS)
+        run_id = await start_run(operations, APPROVAL_PLAN)
         decision = await operations.signal(run_id, "APPROVE", payload)
         assert decision.decision == "REJECTED"
-        assert words in (decision.reason or "")
-        assert "ApprovalGranted" not in [name for name, _ in await _order(operations, run_id)]
+        assert message in (decision.reason or "")
+        assert "ApprovalGranted" not in [name for name, _ in await _types_and_steps(operations, run_id)]
 
 
-async def test_only_those_who_are_named_may_answer(store_url: str) -> None:
+async def test_only_named_approvers_may_answer(store_url: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "ok", "approval": {"prompt": "?", "approvers": ["jane"]}}]}
     async with engine(store_url) as operations:
-        run_id = await begin(operations, plan)
+        run_id = await start_run(operations, plan)
         operations.actor = Actor("bob", ("Engineer",))
         refused = await operations.signal(run_id, "APPROVE")
         assert (refused.decision, refused.code) == ("REJECTED", "AUTHZ_DENIED")
@@ -153,7 +153,7 @@ async def test_only_those_who_are_named_may_answer(store_url: str) -> None:
         assert (await operations.result(run_id, "ok"))["approvedBy"] == "jane"
 
 
-async def test_an_approval_that_nobody_gives_in_time_fails_its_step(store_url: str) -> None:
+async def test_approval_timeout_fails_the_step(store_url: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "ok", "approval": "Now?", "timeout": "200ms"}]}
     async with engine(store_url) as operations:
         snapshot = await run_plan(operations, plan)
@@ -162,8 +162,8 @@ async def test_an_approval_that_nobody_gives_in_time_fails_its_step(store_url: s
         assert (await operations.log.find_run(snapshot.run_id)).summary.waiting_approvals == 0
 
 
-@pytest.mark.parametrize("how", ["cancel", "skip", "fail"])
-async def test_nothing_is_asked_any_more_once_nobody_needs_the_answer(store_url: str, how: str) -> None:
+@pytest.mark.parametrize("ending", ["cancel", "skip", "fail"])
+async def test_no_approval_is_waiting_after_cancel_skip_or_failure(store_url: str, ending: str) -> None:
     steps = [
         {"id": "ok", "approval": "Now?", "dependsOn": []},
         {"id": "late", "noop": {}, "needsApproval": True, "dependsOn": []},
@@ -171,24 +171,24 @@ async def test_nothing_is_asked_any_more_once_nobody_needs_the_answer(store_url:
         {"id": "broken", "python": {"code": "1 / 0"}, "dependsOn": ["w"]},
     ]
     async with engine(store_url) as operations:
-        run_id = await begin(operations, {"plan": "p", "steps": steps})
+        run_id = await start_run(operations, {"plan": "p", "steps": steps})
         await wait_for_event(operations, run_id, "ApprovalRequested", "late")
-        if how == "cancel":
+        if ending == "cancel":
             await operations.signal(run_id, "CANCEL")
-        elif how == "fail":
+        elif ending == "fail":
             await operations.signal(run_id, "EVENT", {"name": "go"})
         else:
             await operations.signal(run_id, "SKIP_STEP", {"stepId": "late"})
             await operations.signal(run_id, "APPROVE", {"stepId": "ok"})
             await operations.signal(run_id, "EVENT", {"name": "go"})
         snapshot = await wait_for_end(operations, run_id)
-        assert snapshot.status == ("CANCELLED" if how == "cancel" else "FAILED")
+        assert snapshot.status == ("CANCELLED" if ending == "cancel" else "FAILED")
         assert not {"RUNNING", "PENDING"} & {str(step.status) for step in snapshot.steps}
         assert (await operations.log.find_run(run_id)).summary.waiting_approvals == 0
         assert [finding async for finding in operations.log.verify(run_id)] == []
 
 
-async def test_an_event_from_outside_is_what_a_step_waited_for(store_url: str) -> None:
+async def test_external_event_with_matching_key_completes_a_wait(store_url: str) -> None:
     plan = {
         "plan": "p",
         "steps": [
@@ -207,7 +207,7 @@ async def test_an_event_from_outside_is_what_a_step_waited_for(store_url: str) -
         assert await operations.result(run_id, "use") == "a.csv"
 
 
-async def test_an_event_that_comes_early_is_kept_for_the_step_that_waits_for_it(store_url: str) -> None:
+async def test_early_event_is_stored_for_the_step_that_waits_later(store_url: str) -> None:
     plan = {"plan": "p", "steps": [{"id": "first", "wait": {"event": "one"}}, {"id": "then", "wait": {"event": "two"}}]}
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))
@@ -220,37 +220,39 @@ async def test_an_event_that_comes_early_is_kept_for_the_step_that_waits_for_it(
         assert (await operations.result(run_id, "then"))["payload"] == 2
 
 
-async def test_a_run_that_waits_is_approved_from_another_process_and_goes_on(durable_url: str) -> None:
+async def test_waiting_run_can_be_approved_by_another_engine(durable_url: str) -> None:
     async with engine(durable_url) as operations:
-        run_id = await begin(operations, ASKS)
+        run_id = await start_run(operations, APPROVAL_PLAN)
     async with engine(durable_url) as operations:
         decision = await operations.signal(run_id, "APPROVE", {"answer": {"share": 5}})
         assert decision.engine_result == "APPROVED"
-        assert ("StepCompleted", "ok") in await _order(operations, run_id)
-        assert not [step for name, step in await _order(operations, run_id) if (name, step) == ("StepStarted", "ship")]
+        assert ("StepCompleted", "ok") in await _types_and_steps(operations, run_id)
+        assert not [
+            step for name, step in await _types_and_steps(operations, run_id) if (name, step) == ("StepStarted", "ship")
+        ]
         await operations.resume(run_id)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
-        assert ("ApprovalGranted", "ok") in await _order(operations, run_id)
+        assert ("ApprovalGranted", "ok") in await _types_and_steps(operations, run_id)
 
 
-async def test_a_run_is_not_put_to_rest_while_an_end_waits_for_its_output(file_store: str) -> None:
-    """How a step ended is told once what it printed is kept; a signal in between must not make it forgotten."""
+async def test_run_is_not_parked_while_an_end_waits_for_output(file_store: str) -> None:
+    """The end of a step is reported once its output is stored; a signal in between must not lose it."""
     steps = [
         {"id": "ok", "approval": "Now?"},
         {"id": "work", "python": {"code": "1"}},
     ]
     async with engine(file_store, park_after=0.0) as operations:
         loop, logs = asyncio.get_running_loop(), operations.engine.step_logs
-        held: list[Callable[[], None]] = []
-        logs.when_stored = held.append  # type: ignore[method-assign]
-        run_id = await begin(operations, {"plan": "p", "order": "graph", "steps": steps})
+        callbacks: list[Callable[[], None]] = []
+        logs.when_stored = callbacks.append  # type: ignore[method-assign]
+        run_id = await start_run(operations, {"plan": "p", "order": "graph", "steps": steps})
 
         async def has_ended() -> bool:
-            return bool(held)
+            return bool(callbacks)
 
         await until(has_ended)
         await operations.signal(run_id, "EVENT", {"name": "nobody waits for it"})
         await asyncio.sleep(0.3)
-        loop.call_soon(held[0])
+        loop.call_soon(callbacks[0])
         await wait_for_event(operations, run_id, "StepCompleted", "work")
         await operations.signal(run_id, "CANCEL")

@@ -1,4 +1,4 @@
-"""How many steps run at once, over all runs of a process."""
+"""The number of concurrent steps over all runs of a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for one step of each class."""
+    """Capacity for one step of each class."""
     for step_class in StepClass:
         monkeypatch.setitem(executor.DEFAULT_CAPACITY, step_class, 1)
 
@@ -53,8 +53,8 @@ async def test_heavy_steps_do_not_exceed_the_processors(store: str, tmp_path: Pa
 
     async with engine(store) as operations:
         plans = [plan(*map(step, range(8)))] if one_run else [plan(step(n)) for n in range(8)]
-        found = await asyncio.gather(*(operations.start(operations.load(document)) for document in plans))
-        snapshots = await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in found))
+        run_ids = await asyncio.gather(*(operations.start(operations.load(document)) for document in plans))
+        snapshots = await asyncio.gather(*(wait_for_end(operations, run_id) for run_id in run_ids))
         counts = [
             await operations.result(snapshot.run_id, part.step_id) for snapshot in snapshots for part in snapshot.steps
         ]
@@ -62,9 +62,7 @@ async def test_heavy_steps_do_not_exceed_the_processors(store: str, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("narrow")
-async def test_a_run_that_waits_for_one_class_does_not_take_the_turn_of_one_that_waits_for_another(
-    store: str, tmp_path: Path
-) -> None:
+async def test_run_waiting_for_one_class_does_not_block_another(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
         heavy = await operations.start(
@@ -86,30 +84,30 @@ async def test_a_run_that_waits_for_one_class_does_not_take_the_turn_of_one_that
 
 
 @pytest.mark.usefixtures("narrow")
-async def test_room_that_a_wait_did_not_need_is_given_on(store: str) -> None:
-    """A wait is nowhere at work. What was held back for it while it was written down must hear of it."""
+async def test_capacity_unused_by_a_wait_is_released(store: str) -> None:
+    """A wait occupies no executor; runs that were held back during its append must be notified."""
     async with engine(store) as operations:
         documents = [
             plan({"id": "w", "wait": "50ms"}),
             plan({"id": "x", "noop": {}}),
             plan({"id": "y", "python": python_inputs("1")}),
         ] * 5
-        found = await asyncio.gather(*(operations.start(operations.load(document)) for document in documents))
-        for run_id in found:
+        run_ids = await asyncio.gather(*(operations.start(operations.load(document)) for document in documents))
+        for run_id in run_ids:
             assert (await operations.wait(run_id, 5)).status == "COMPLETED"
 
 
 @pytest.mark.usefixtures("narrow")
-async def test_a_narrow_engine_finishes_everything(store: str) -> None:
+async def test_engine_with_one_slot_per_class_completes_all_runs(store: str) -> None:
     steps = [{"id": f"s{n}", "class": ("light", "heavy")[n % 2], "python": python_inputs("1")} for n in range(12)]
     async with engine(store) as operations:
-        found = await asyncio.gather(*(operations.start(operations.load(plan(*steps))) for _ in range(6)))
-        for run_id in found:
+        run_ids = await asyncio.gather(*(operations.start(operations.load(plan(*steps))) for _ in range(6)))
+        for run_id in run_ids:
             assert (await operations.wait(run_id, 5)).status == "COMPLETED"
 
 
 @pytest.mark.usefixtures("narrow")
-async def test_a_loop_shares_the_room_with_others(store: str) -> None:
+async def test_loop_shares_capacity_with_other_runs(store: str) -> None:
     async with engine(store) as operations:
         loop = await operations.start(
             operations.load(plan({"id": "each", "foreach": list(range(30)), "python": sleep_inputs(0.02)}))

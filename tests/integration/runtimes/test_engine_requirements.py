@@ -1,6 +1,6 @@
-"""What the source contracts demand of an engine, where no other test would notice its absence.
+"""Requirements of the source contracts for engines that no other test covers.
 
-`docs/conformance-engine.md` maps each of their rules to the test that keeps it; the ones here fill its gaps.
+`docs/conformance-engine.md` maps each rule of the contracts to its test; the tests here fill the gaps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -51,22 +51,21 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-def note(file: Path) -> dict[str, Any]:
+def note_inputs(file: Path) -> dict[str, Any]:
     return {"call": "support.engine_steps:note", "args": {"file": str(file)}}
 
 
 # Capabilities: IWorkflowEngine 4
 
-LACKS = "workflow.child.workflows"
+UNSUPPORTED = "workflow.child.workflows"
 
 
 @pytest.mark.parametrize(
-    ("name", "fallback"), [(LACKS, None), (LACKS, "reject"), ("fly", None), ("fly", "emulate"), ("fly", "degrade")]
+    ("name", "fallback"),
+    [(UNSUPPORTED, None), (UNSUPPORTED, "reject"), ("fly", None), ("fly", "emulate"), ("fly", "degrade")],
 )
-async def test_a_plan_that_needs_what_the_runtime_lacks_is_refused_and_no_run_made(
-    store_url: str, name: str, fallback: str | None
-) -> None:
-    """A capability that nobody has heard of is refused, whatever the plan says to do without it."""
+async def test_plan_with_an_unsupported_capability_is_refused(store_url: str, name: str, fallback: str | None) -> None:
+    """An unknown capability is refused for every fallback behaviour."""
     needs: dict[str, Any] = {"requiresCapabilities": ["cancel.cooperative", name]}
     if fallback is not None:
         needs["fallbackBehavior"] = fallback
@@ -79,10 +78,8 @@ async def test_a_plan_that_needs_what_the_runtime_lacks_is_refused_and_no_run_ma
 
 
 @pytest.mark.parametrize(("fallback", "code"), [("emulate", "CAPABILITY_EMULATED"), ("degrade", "CAPABILITY_DEGRADED")])
-async def test_a_plan_that_can_do_without_is_run_and_its_start_says_what_is_missing(
-    store_url: str, fallback: str, code: str
-) -> None:
-    needs = {"requiresCapabilities": ["cancel.forced", LACKS], "fallbackBehavior": fallback}
+async def test_run_start_reports_emulated_or_degraded_capabilities(store_url: str, fallback: str, code: str) -> None:
+    needs = {"requiresCapabilities": ["cancel.forced", UNSUPPORTED], "fallbackBehavior": fallback}
     async with engine(store_url) as operations:
         snapshot = await run_plan(operations, {**SMALL, **needs})
         started = (await wait_for_event(operations, snapshot.run_id, "RunStarted")).payload or {}
@@ -92,9 +89,9 @@ async def test_a_plan_that_can_do_without_is_run_and_its_start_says_what_is_miss
     assert (report["planId"], report["targetAdapter"], report["status"]) == ("p", "embedded", "WARNINGS")
     assert report["capabilityChecks"] == [
         {"capability": "cancel.forced", "supported": True},
-        {"capability": LACKS, "supported": False},
+        {"capability": UNSUPPORTED, "supported": False},
     ]
-    assert [(warning["code"], warning["capability"]) for warning in report["warnings"]] == [(code, LACKS)]
+    assert [(warning["code"], warning["capability"]) for warning in report["warnings"]] == [(code, UNSUPPORTED)]
 
 
 async def test_a_plan_whose_needs_are_met_is_not_degraded(store: str) -> None:
@@ -120,7 +117,7 @@ async def test_no_event_holds_the_plan_only_a_reference_to_it(store_url: str) ->
     assert b"a-mark" not in written and b"b-mark" not in written
 
 
-async def test_a_plan_that_is_not_what_its_reference_says_is_not_run(store_url: str, history: Any) -> None:
+async def test_plan_with_a_wrong_hash_is_not_run(store_url: str, history: Any) -> None:
     """The bytes in the plan store are hashed before they are used; the error names both hashes."""
     body = json.dumps({"metadata": {"planId": "p"}, "order": "graph", "steps": [{"stepId": "a", "kind": "noop"}]})
     approved, found = "1" * 64, sha256(body.encode()).hexdigest()
@@ -137,13 +134,11 @@ async def test_a_plan_that_is_not_what_its_reference_says_is_not_run(store_url: 
         assert await event_lines(operations, "run-1") == ["RunQueued", "RunStarted"]
 
 
-# Whose events they are: IWorkflowEngine 2.1.3; RunEvents 2.4, 2.5
+# Scope and ids of events: IWorkflowEngine 2.1.3; RunEvents 2.4, 2.5
 
 
-async def test_every_event_of_a_run_says_whose_it_is_also_where_the_caller_did_not(
-    store_url: str, tmp_path: Path
-) -> None:
-    """Signals name nothing but the run: tenant, project, environment and plan are the stored run's."""
+async def test_every_event_has_the_scope_and_plan_of_its_run(store_url: str, tmp_path: Path) -> None:
+    """Signals name only the run; tenant, project, environment and plan come from the stored run."""
     plan = {
         **SMALL,
         "version": "7",
@@ -176,8 +171,8 @@ async def test_a_run_without_an_id_gets_a_random_one(store: str) -> None:
     assert {uuid.UUID(run_id).version for run_id in made} == {4}
 
 
-async def test_taking_over_a_run_with_nothing_at_work_is_no_new_attempt(durable_url: str, tmp_path: Path) -> None:
-    """A pause and a wait are not cut short by the end of a process, so no attempt is made anew."""
+async def test_recovery_of_an_idle_run_makes_no_new_attempt(durable_url: str, tmp_path: Path) -> None:
+    """The end of a process interrupts neither a pause nor a wait, so no attempt is repeated."""
     go = tmp_path / "go"
     steps: list[dict[str, Any]] = [
         {"id": "a", "python": wait_for_file_inputs(go)},
@@ -202,8 +197,8 @@ async def test_taking_over_a_run_with_nothing_at_work_is_no_new_attempt(durable_
     assert {record.engine_attempt_id for record in records} == {1}
 
 
-def renamed(events: list[PreparedEvent]) -> list[PreparedEvent]:
-    """The same events under other ids, as a producer sends them that has lost its registry."""
+def with_new_ids(events: list[PreparedEvent]) -> list[PreparedEvent]:
+    """The same events under other ids, as sent by a producer that lost its id registry."""
     found: list[PreparedEvent] = []
     for made in events:
         other = uuid.uuid4()
@@ -213,7 +208,7 @@ def renamed(events: list[PreparedEvent]) -> list[PreparedEvent]:
 
 
 @pytest.mark.parametrize("arrives", ["not", "after another", "unknown", "under another id"])
-async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_wins(
+async def test_repeated_append_keeps_event_ids_and_the_log_wins(
     store: str, monkeypatch: pytest.MonkeyPatch, arrives: str
 ) -> None:
     offered: dict[tuple[str, str | None], set[str]] = {}
@@ -228,11 +223,11 @@ async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_
             if tried >= set(names):
                 return await real(events, **more)
             tried.update(names)
-            if arrives == "after another":  # the driver folds anew, and drafts the same once more
+            if arrives == "after another":  # The driver refolds the run and drafts the same events.
                 raise rw.RunwrightError(rw.ErrorCode.SEQ_CONFLICT, "Somebody was faster.")
             if arrives == "not":
                 raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Try again.", outcome="not written")
-            await real(renamed(events) if arrives == "under another id" else events, **more)
+            await real(with_new_ids(events) if arrives == "under another id" else events, **more)
             raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Nobody knows.", outcome="unknown")
 
         monkeypatch.setattr(operations.log, "append_prepared", offer)
@@ -242,7 +237,7 @@ async def test_an_event_that_is_offered_again_has_the_id_it_had_and_the_logs_id_
     assert len(records) == 9
     written = {(record.event_type, record.step_id): record.event_id for record in records}
     for name, ids in offered.items():
-        assert len(ids) == 1, f"{name} was drawn anew"
+        assert len(ids) == 1, f"{name} has more than one id"
         assert ({written[name]} == ids) == (arrives != "under another id")
     assert len(offered) > 3
 
@@ -255,7 +250,7 @@ async def test_no_step_runs_before_its_start_is_durable(
 ) -> None:
     notes, held_back = tmp_path / "notes", list[str]()
     notes.touch()
-    steps: list[dict[str, Any]] = [{"id": name, "python": note(notes)} for name in "abc"]
+    steps: list[dict[str, Any]] = [{"id": name, "python": note_inputs(notes)} for name in "abc"]
     async with engine(store) as operations:
         for method in ("create_run", "append_prepared"):
             real = getattr(operations.log, method)
@@ -278,13 +273,13 @@ async def test_no_step_runs_before_its_start_is_durable(
 # PAUSE, RESUME, CANCEL, status: IWorkflowEngine 1, 2.1.2; ExecutionSemantics 6
 
 
-async def test_after_a_pause_nothing_is_done_again_that_was_done_before(store_url: str, tmp_path: Path) -> None:
+async def test_pause_and_resume_repeat_no_completed_step(store_url: str, tmp_path: Path) -> None:
     go, notes = tmp_path / "go", tmp_path / "notes"
     steps: list[dict[str, Any]] = [
-        {"id": "a", "python": note(notes)},
+        {"id": "a", "python": note_inputs(notes)},
         {"id": "b", "python": wait_for_file_inputs(go)},
-        {"id": "c", "python": note(notes)},
-        {"id": "d", "python": note(notes)},
+        {"id": "c", "python": note_inputs(notes)},
+        {"id": "d", "python": note_inputs(notes)},
     ]
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
@@ -299,7 +294,7 @@ async def test_after_a_pause_nothing_is_done_again_that_was_done_before(store_ur
     assert [line.split()[0] for line in notes.read_text().splitlines()] == ["a", "c", "d"]
 
 
-async def test_a_retry_that_comes_due_in_a_pause_waits_for_the_resume(store_url: str, tmp_path: Path) -> None:
+async def test_retry_due_during_a_pause_waits_for_the_resume(store_url: str, tmp_path: Path) -> None:
     step = {
         "id": "a",
         "retry": {"maxAttempts": 2, "initial": "1.5s", "jitter": False},
@@ -315,7 +310,7 @@ async def test_a_retry_that_comes_due_in_a_pause_waits_for_the_resume(store_url:
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-def test_a_pause_has_five_minutes_to_drain_unless_said_otherwise() -> None:
+def test_drain_timeout_is_five_minutes_by_default() -> None:
     assert EngineSettings().drain_timeout == 300
     assert EngineSettings(drain_timeout=1).drain_timeout == 1
 
@@ -337,9 +332,9 @@ async def test_a_paused_run_can_be_cancelled(store_url: str, tmp_path: Path) -> 
 CANONICAL = ("DRAINING", "RETRYING", "CONTINUE_AS_NEW", "WAITING_APPROVAL", "RECOVERING")
 
 
-async def test_a_status_is_told_in_the_words_of_the_contract(store_url: str, tmp_path: Path) -> None:
-    """The fields of a status query; `completedAt` comes with the end, a substatus is canonical or of its adapter."""
-    go, seen = tmp_path / "go", set[str]()
+async def test_run_status_has_the_fields_of_the_contract(store_url: str, tmp_path: Path) -> None:
+    """Fields of a status query: `completedAt` only after the end; a substatus is canonical or adapter-specific."""
+    go, substatuses = tmp_path / "go", set[str]()
     steps: list[dict[str, Any]] = [
         {"id": "bad", "python": fail_once_inputs(tmp_path / "bad")},
         {"id": "flaky", "retry": {"maxAttempts": 2, "initial": "30s"}, "python": fail_once_inputs(tmp_path / "flaky")},
@@ -348,30 +343,30 @@ async def test_a_status_is_told_in_the_words_of_the_contract(store_url: str, tmp
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "onFailure": "wait", "steps": steps}))
 
-        async def look(status: str) -> None:
-            told = json.loads(msgspec.json.encode(await operations.log.snapshot(run_id)))
-            assert (told["runId"], told["status"]) == (run_id, status)
-            assert told["startedAt"].endswith("Z")
-            assert ("completedAt" in told) == (status == "COMPLETED")
-            if (substatus := told.get("substatus")) is not None:
-                assert told["message"]
+        async def check_status(status: str) -> None:
+            document = json.loads(msgspec.json.encode(await operations.log.snapshot(run_id)))
+            assert (document["runId"], document["status"]) == (run_id, status)
+            assert document["startedAt"].endswith("Z")
+            assert ("completedAt" in document) == (status == "COMPLETED")
+            if (substatus := document.get("substatus")) is not None:
+                assert document["message"]
                 assert substatus in CANONICAL or re.fullmatch(r"embedded/[A-Z_]+", substatus)
-                seen.add(substatus)
+                substatuses.add(substatus)
 
         await wait_for_event(operations, run_id, "StepFailed", "bad")
-        await look("RUNNING")
+        await check_status("RUNNING")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "bad"})
         await wait_for_event(operations, run_id, "StepRetryScheduled", "flaky")
-        await look("RUNNING")
+        await check_status("RUNNING")
         await operations.signal(run_id, "RETRY_STEP", {"stepId": "flaky"})
         await wait_for_event(operations, run_id, "StepStarted", "held")
         await operations.signal(run_id, "PAUSE")
-        await look("PAUSED")
+        await check_status("PAUSED")
         await operations.signal(run_id, "RESUME")
         go.touch()
         await wait_for_end(operations, run_id)
-        await look("COMPLETED")
-    assert seen == {"embedded/WAITING_OPERATOR", "RETRYING", "DRAINING"}
+        await check_status("COMPLETED")
+    assert substatuses == {"embedded/WAITING_OPERATOR", "RETRYING", "DRAINING"}
 
 
 # Signals: the order of the checks, the record first, the roles
@@ -385,7 +380,7 @@ PAYLOADS: dict[str, dict[str, Any]] = {
     "EMERGENCY_STOP": {"reason": "fire"},
     "ESCALATE_ALERT": {"level": "P1"},
 }
-MAY = {
+ALLOWED_ROLES = {
     "PAUSE": {"Operator", "Engineer", "Admin"},
     "RESUME": {"Operator", "Engineer", "Admin"},
     "CANCEL": {"Operator", "Engineer", "Admin"},
@@ -402,9 +397,9 @@ MAY = {
 }
 
 
-def test_each_signal_is_for_its_roles_and_no_others() -> None:
-    assert RULES.keys() == MAY.keys()
-    for kind, roles in MAY.items():
+def test_each_signal_is_allowed_for_its_roles_only() -> None:
+    assert RULES.keys() == ALLOWED_ROLES.keys()
+    for kind, roles in ALLOWED_ROLES.items():
         request = SignalRequest(
             signal_id=str(uuid.uuid4()), signal_type=kind, payload=PAYLOADS.get(kind, {}), reason="why"
         )
@@ -419,8 +414,8 @@ def test_each_signal_is_for_its_roles_and_no_others() -> None:
             assert allowed == (role in roles), (kind, role)
 
 
-async def test_the_checks_of_a_signal_come_in_their_order(store_url: str) -> None:
-    """The run, the payload, the role, the reason, the state: the first that fails is what is told."""
+async def test_signal_checks_are_made_in_a_fixed_order(store_url: str) -> None:
+    """The order is run, payload, role, reason, state; the first failed check is reported."""
     plan = {"plan": "p", "params": {"x": 1}, "steps": [{"id": "a", "wait": "100s"}]}
     async with engine(store_url) as operations:
         run_id = await operations.start(operations.load(plan))

@@ -1,4 +1,4 @@
-"""Every event that our engine writes: complete, of its schema, and by whom it may be written."""
+"""Every event that the embedded engine writes: payload fields, JSON schema and emitter role."""
 
 from __future__ import annotations
 
@@ -27,33 +27,43 @@ from support.engine import (
 
 FOLDER = Path(schemas.__file__).parent / "json_schemas"
 
-# What an event may leave out, and why.
-MAY_MISS: dict[str, set[str]] = {
+# Payload fields that events of a type may omit, with the reason.
+MAY_OMIT: dict[str, set[str]] = {
     "RunQueued": {
         "originRunId",
         "forkedFromSeq",
         "parentRunId",
         "parentStepId",
         "parentIter",
-    },  # of a run that comes from another
+    },  # Only reruns and sub-runs have them.
     "RunStarted": {
         "validationReport",
         "degraded",
         "source",
         "code",
         "subPlans",
-    },  # something to report; a plan from a file
-    "StepStarted": {"forcedBy", "worker"},  # by a signal; where one took it
-    "StepCompleted": {"result", "resultRef", "extracted", "artifactRefs"},  # null; beyond 64 KiB; where there are any
+    },  # Only with findings to report, or for a plan from a file.
+    "StepStarted": {"forcedBy", "worker"},  # Only if a signal forced it, or a worker claimed it.
+    "StepCompleted": {
+        "result",
+        "resultRef",
+        "extracted",
+        "artifactRefs",
+    },  # Null results are omitted; large ones are references.
     "StepFailed": {"artifactRefs"},
     "StepSkipped": {"signalId", "originRunId", "result", "resultRef", "artifactRefs"},
     "StepRetryScheduled": {"signalId"},
-    "StepDelayed": {"event", "key"},  # where it waits for one
+    "StepDelayed": {"event", "key"},  # Only if the step waits for an event.
     "StepOverridden": {"newTarget"},
     "ApprovalRequested": {"expiresAt", "approvers", "fields", "by", "answer", "reason", "signalId"},
     "ApprovalGranted": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
     "ApprovalDenied": {"prompt", "fields", "approvers", "expiresAt", "reason", "answer"},
-    "LoopStarted": {"items", "itemsRef", "carriedOver", "maxInFlight"},  # one of the first two; of a playbook
+    "LoopStarted": {
+        "items",
+        "itemsRef",
+        "carriedOver",
+        "maxInFlight",
+    },  # Either items or itemsRef; the others are optional.
     "LoopIterationStarted": {
         "item",
         "itemRef",
@@ -68,19 +78,19 @@ MAY_MISS: dict[str, set[str]] = {
     "LoopIterationDone": {"item", "itemRef", "result", "resultRef", "extracted", "error", "queue", "worker"},
     "LoopIterationFailed": {"item", "itemRef", "result", "resultRef", "extracted", "queue", "worker"},
     "SignalAccepted": {"reason", "code", "payload", "sourceIp", "userAgent", "requestedBy"},
-    "SignalRejected": {"payload", "sourceIp", "userAgent", "requestedBy"},  # what comes over HTTP has more
+    "SignalRejected": {"payload", "sourceIp", "userAgent", "requestedBy"},  # Signals over HTTP have more fields.
     "SignalProcessed": {"newRunId"},
     "RunPaused": {"reason"},
     "RunResumed": {"reason"},
-    "RunDrainTimedOut": {"signalId"},  # no signal asked for it
+    "RunDrainTimedOut": {"signalId"},  # No signal causes it.
     "RunCompleted": {"reason", "signalId", "rootCause", "error", "artifactRefs", "artifactsLeftOut"},
     "RunFailed": {"reason", "signalId", "artifactRefs", "artifactsLeftOut"},
     "RunCancelled": {"reason", "rootCause", "error", "artifactRefs", "artifactsLeftOut"},
 }
 
 
-async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRecord]:
-    """Runs that make the engine write every type of event it knows."""
+async def write_all_event_types(operations: Operations, folder: Path) -> list[rw.RunEventRecord]:
+    """Start runs that write every event type of the engine, and return their events."""
     go, never = folder / "go", folder / "never"
     steps = [
         {"id": "sum", "python": python_inputs("1 + 1")},
@@ -122,16 +132,16 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
             {"id": "rest", "noop": {}},
         ],
     }
-    asks = {
+    approval_plan = {
         "plan": "asks",
         "onFailure": "continue",
         "steps": [{"id": "a", "approval": "?"}, {"id": "b", "approval": "?"}],
     }
-    asked = await operations.start(operations.load(asks))
+    approval_run_id = await operations.start(operations.load(approval_plan))
     for step, kind in (("a", "DENY"), ("b", "APPROVE")):
-        await wait_for_event(operations, asked, "ApprovalRequested", step)
-        await operations.signal(asked, kind)
-    await wait_for_end(operations, asked)
+        await wait_for_event(operations, approval_run_id, "ApprovalRequested", step)
+        await operations.signal(approval_run_id, kind)
+    await wait_for_end(operations, approval_run_id)
 
     failed = await run_plan(operations, failing)
     retried = await operations.signal(failed.run_id, "RETRY_RUN")
@@ -156,7 +166,7 @@ async def everything(operations: Operations, folder: Path) -> list[rw.RunEventRe
     late = await run_plan(
         operations, {"plan": "late", "timeout": "0.2s", "steps": [{"id": "a", "python": wait_for_file_inputs(never)}]}
     )
-    run_ids = [first, asked, failed.run_id, retried.new_run_id, *stopped, late.run_id]
+    run_ids = [first, approval_run_id, failed.run_id, retried.new_run_id, *stopped, late.run_id]
     return [record for run_id in run_ids for record in await operations.log.read(run_id)]
 
 
@@ -168,12 +178,12 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[rw.RunEventRecord]
 
     async def gather() -> list[rw.RunEventRecord]:
         async with engine(f"sqlite:///{folder}/runs.db", drain_timeout=0.2) as operations:
-            return await everything(operations, folder)
+            return await write_all_event_types(operations, folder)
 
     return asyncio.run(gather())
 
 
-def test_the_runs_write_every_type_that_the_engine_has(records: list[rw.RunEventRecord]) -> None:
+def test_runs_write_every_event_type_of_the_engine(records: list[rw.RunEventRecord]) -> None:
     assert {record.event_type for record in records} == {
         "RunQueued",
         "RunStarted",
@@ -207,10 +217,10 @@ def test_the_runs_write_every_type_that_the_engine_has(records: list[rw.RunEvent
 
 
 def test_every_event_fits_its_json_schema(records: list[rw.RunEventRecord]) -> None:
-    whole = jsonschema.Draft202012Validator(schemas.record_schema())
+    record_validator = jsonschema.Draft202012Validator(schemas.record_schema())
     for record in records:
         document = json.loads(msgspec.json.encode(record))
-        whole.validate(document)
+        record_validator.validate(document)
         schema = json.loads((FOLDER / f"{record.event_type}.schema.json").read_text())
         known = schema["properties"]
         jsonschema.Draft202012Validator(schema).validate(
@@ -218,7 +228,7 @@ def test_every_event_fits_its_json_schema(records: list[rw.RunEventRecord]) -> N
         )
 
 
-def test_every_payload_is_of_its_type_and_has_no_field_beyond_it(records: list[rw.RunEventRecord]) -> None:
+def test_every_payload_has_only_the_fields_of_its_type(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         fields = {field.encode_name for field in msgspec.structs.fields(CATALOG[record.event_type].payload)}
         payload = record.payload or {}
@@ -226,22 +236,22 @@ def test_every_payload_is_of_its_type_and_has_no_field_beyond_it(records: list[r
         assert set(payload) <= fields, record.event_type
 
 
-def missing(records: list[rw.RunEventRecord]) -> dict[str, set[str]]:
-    """The fields that some event left out although it could have known them."""
+def missing_fields(records: list[rw.RunEventRecord]) -> dict[str, set[str]]:
+    """Return the fields that an event omitted although they are required, by event type."""
     found: dict[str, set[str]] = defaultdict(set)
     for record in records:
         fields = {field.encode_name for field in msgspec.structs.fields(CATALOG[record.event_type].payload)}
-        absent = fields - set(record.payload or {}) - MAY_MISS.get(record.event_type, set())
+        absent = fields - set(record.payload or {}) - MAY_OMIT.get(record.event_type, set())
         if absent:
             found[record.event_type] |= absent
     return dict(found)
 
 
-def test_every_field_that_makes_sense_is_filled_in(records: list[rw.RunEventRecord]) -> None:
-    assert missing(records) == {}
+def test_no_event_omits_a_required_payload_field(records: list[rw.RunEventRecord]) -> None:
+    assert missing_fields(records) == {}
 
 
-def test_errors_say_all_that_they_can(records: list[rw.RunEventRecord]) -> None:
+def test_errors_have_code_message_retryable_and_category(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         error: dict[str, Any] | None = (record.payload or {}).get("error")
         if error is not None:
@@ -252,14 +262,14 @@ def test_errors_say_all_that_they_can(records: list[rw.RunEventRecord]) -> None:
             )
 
 
-def test_a_skip_says_why_in_words(records: list[rw.RunEventRecord]) -> None:
+def test_skipped_steps_have_a_reason_code_and_a_reason(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         if record.event_type == "StepSkipped":
             assert (record.payload or {})["reasonCode"]
             assert (record.payload or {})["reason"]
 
 
-def test_whoever_decides_is_the_server_and_whoever_runs_a_tool_the_worker(records: list[rw.RunEventRecord]) -> None:
+def test_emitter_role_of_each_event_matches_the_catalogue(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         assert record.emitted_by is not None
         component, _, role = record.emitted_by.partition("/")
@@ -267,7 +277,7 @@ def test_whoever_decides_is_the_server_and_whoever_runs_a_tool_the_worker(record
         assert role == CATALOG[record.event_type].role, record.event_type
 
 
-def test_levels_and_attempts_are_as_the_catalogue_says(records: list[rw.RunEventRecord]) -> None:
+def test_levels_versions_and_attempts_match_the_catalogue(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         level = CATALOG[record.event_type].level
         assert (record.step_id is None) == (level is Level.RUN)
@@ -276,7 +286,7 @@ def test_levels_and_attempts_are_as_the_catalogue_says(records: list[rw.RunEvent
         assert record.engine_attempt_id >= 1
 
 
-def test_a_run_starts_as_agreed(records: list[rw.RunEventRecord]) -> None:
+def test_run_queued_and_run_started_have_expected_payloads(records: list[rw.RunEventRecord]) -> None:
     queued, started = (
         next(record.payload or {} for record in records if record.event_type == name)
         for name in ("RunQueued", "RunStarted")
@@ -304,7 +314,7 @@ def test_a_plain_step_costs_two_events(records: list[rw.RunEventRecord]) -> None
     assert [record.event_type for record in records if record.step_id == "sum"] == ["StepStarted", "StepCompleted"]
 
 
-def test_keys_are_what_the_formula_gives(records: list[rw.RunEventRecord]) -> None:
+def test_idempotency_keys_match_the_formula(records: list[rw.RunEventRecord]) -> None:
     for record in records:
         expected = rw.idempotency_key(
             record.run_id,

@@ -1,4 +1,4 @@
-"""What steps print goes to their logs; the terminal stays ours."""
+"""The output of steps goes to their logs and not to the terminal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support.executor_harness import executor_harness
 
 
 async def test_a_step_prints_to_its_log_and_not_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    async with executor_harness() as at:
-        job = at.call("talk")
+    async with executor_harness() as harness:
+        job = harness.call("talk")
         await job.end()
         print("ours")
         assert job.text() == "to out\nno newline raw"
@@ -32,15 +32,15 @@ async def test_a_step_prints_to_its_log_and_not_to_the_terminal(capsys: pytest.C
 
 
 async def test_coroutines_on_one_loop_do_not_mix_their_output(capsys: pytest.CaptureFixture[str]) -> None:
-    async with executor_harness() as at:
-        jobs = {name: at.call("talk_async", name) for name in ("a", "b", "c")}
+    async with executor_harness() as harness:
+        jobs = {name: harness.call("talk_async", name) for name in ("a", "b", "c")}
         for name, job in jobs.items():
             await job.end()
             assert job.text().splitlines() == [f"{name} {number}" for number in range(20)] + [f"{name} from a thread"]
     assert capsys.readouterr().out == ""
 
 
-async def test_the_streams_are_ours_again_when_the_last_executor_is_closed() -> None:
+async def test_closing_the_last_executor_restores_the_streams() -> None:
     out, err = sys.stdout, sys.stderr
     async with executor_harness():
         assert isinstance(sys.stdout, OutputRouter)
@@ -50,16 +50,16 @@ async def test_the_streams_are_ours_again_when_the_last_executor_is_closed() -> 
     assert (sys.stdout, sys.stderr) == (out, err)
 
 
-async def test_somebody_who_puts_another_stream_in_place_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = io.StringIO()
+async def test_a_replaced_stdout_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    replacement = io.StringIO()
     async with executor_harness():
-        monkeypatch.setattr(sys, "stdout", mine)
+        monkeypatch.setattr(sys, "stdout", replacement)
         print("to mine")
-        async with executor_harness() as at:
-            job = at.call("talk")
+        async with executor_harness() as harness:
+            job = harness.call("talk")
             await job.end()
             assert job.text().startswith("to out")
-    assert mine.getvalue() == "to mine\n"
+    assert replacement.getvalue() == "to mine\n"
 
 
 async def test_click_and_rich_work_as_before_outside_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +82,9 @@ async def test_a_step_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             return True
 
     monkeypatch.setattr(sys, "stdout", Terminal())
-    async with executor_harness() as at:
+    async with executor_harness() as harness:
         assert sys.stdout.isatty()
-        assert await at.call("is_terminal").result() is False
+        assert await harness.call("is_terminal").result() is False
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def bare_root() -> Generator[logging.Logger]:
 
 
 @pytest.mark.parametrize("setting", ["nothing", "configured before", "configured inside", "a file only"])
-async def test_what_a_step_logs_is_in_its_log_once(
+async def test_log_record_of_a_step_is_in_its_output_once(
     setting: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with bare_root() as root:
@@ -112,11 +112,11 @@ async def test_what_a_step_logs_is_in_its_log_once(
         if setting == "a file only":
             root.addHandler(logging.FileHandler(tmp_path / "file.log"))
         before = list(root.handlers)
-        async with executor_harness() as at:
+        async with executor_harness() as harness:
             if setting == "configured inside":
                 logging.basicConfig(level=logging.INFO)
-                assert root.handlers, "ours is not in the way"
-            job = at.call("talk")
+                assert root.handlers, "the handler of the executor does not prevent basicConfig"
+            job = harness.call("talk")
             await job.end()
             assert job.text("err").count("to the log") == 1
             logging.getLogger("engine").warning("for the operator")
@@ -128,17 +128,17 @@ async def test_what_a_step_logs_is_in_its_log_once(
     assert ("for the operator" in err) == (setting != "a file only")
 
 
-async def test_a_step_that_prints_a_hundred_megabytes_harms_nobody(tmp_path: Path) -> None:
+async def test_step_that_prints_100_mb_does_not_block_others(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "flood", 1)
-    async with executor_harness() as at:
-        flood = at.call("flood", 100, write=writer.write)
+    async with executor_harness() as harness:
+        flood = harness.call("flood", 100, write=writer.write)
         longest, beats = 0.0, 0
         loop = asyncio.get_running_loop()
         while not flood.is_over:
             began = loop.time()
-            assert await at.call("give", 1).result() == 1
-            assert await at.call("give_async", 2).result() == 2
+            assert await harness.call("give", 1).result() == 1
+            assert await harness.call("give_async", 2).result() == 2
             longest, beats = max(longest, loop.time() - began), beats + 1
         assert await flood.result() is None
         assert beats > 3
@@ -149,27 +149,27 @@ async def test_a_step_that_prints_a_hundred_megabytes_harms_nobody(tmp_path: Pat
     logs.close()
 
 
-async def test_a_command_that_prints_short_lines_for_ever_harms_nobody(tmp_path: Path) -> None:
+async def test_command_with_many_short_lines_does_not_block_others(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "yes", 1)
-    async with executor_harness() as at:
-        flood = at.shell("yes | head -c 20000000", write=writer.write)
+    async with executor_harness() as harness:
+        flood = harness.shell("yes | head -c 20000000", write=writer.write)
         while not flood.is_over:
-            assert (await at.shell("echo ok").result())["stdout"] == "ok\n"
+            assert (await harness.shell("echo ok").result())["stdout"] == "ok\n"
         await flood.result()
     writer.close()
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.log")) < 19 * 1024 * 1024
     logs.close()
 
 
-async def test_late_words_of_a_step_that_was_given_up_go_to_its_log_or_nowhere(
+async def test_late_output_of_an_abandoned_step_goes_to_its_log(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from support import executor_jobs
 
     executor_jobs.GATES.clear()
-    async with executor_harness() as at:
-        job = at.call("wait_by_name", "late words")
+    async with executor_harness() as harness:
+        job = harness.call("wait_by_name", "late words")
         await job.prints("begun")
         job.execution.kill()
         await job.end()
@@ -178,21 +178,21 @@ async def test_late_words_of_a_step_that_was_given_up_go_to_its_log_or_nowhere(
     assert capsys.readouterr().out == ""
 
 
-async def test_all_output_is_there_before_the_driver_hears_of_the_end(tmp_path: Path) -> None:
+async def test_all_output_is_stored_before_the_end_is_reported(tmp_path: Path) -> None:
     logs = StepLogs(tmp_path)
     reader = StepLogs(tmp_path)
-    async with executor_harness() as at:
+    async with executor_harness() as harness:
         starts = {
-            "thread": lambda **options: at.call("talk", **options),
-            "loop": lambda **options: at.call("talk_async", "x", **options),
-            "failed": lambda **options: at.call("fail", **options),
-            "command": lambda **options: at.shell("echo to out", **options),
-            "process": lambda **options: at.isolated("talk", **options),
+            "thread": lambda **options: harness.call("talk", **options),
+            "loop": lambda **options: harness.call("talk_async", "x", **options),
+            "failed": lambda **options: harness.call("fail", **options),
+            "command": lambda **options: harness.shell("echo to out", **options),
+            "process": lambda **options: harness.isolated("talk", **options),
         }
         for name, start in starts.items():
             writer = logs.writer("r", name, 1)
             await start(write=writer.write, end_output=writer.close).end()
             assert list(reader.read("r", name)), name
-        broken = at.call("give", 1, end_output=lambda: 1 / 0)
+        broken = harness.call("give", 1, end_output=lambda: 1 / 0)
         assert await broken.result() == 1
     logs.close()

@@ -1,4 +1,4 @@
-"""Isolated steps and commands: processes that cannot harm us."""
+"""Isolated steps and commands, which run in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def test_an_isolated_function_gives_its_result_from_another_process() -> None:
-    async with executor_harness() as at:
-        plain, later = at.isolated("where", restored={"at": 3}), at.isolated("where_async")
-        told = await plain.result()
-        assert told["pid"] != os.getpid()
-        assert (told["run"], told["step"], told["attempt"], told["token"]) == ("run 1", "s", 1, TOKEN)
-        assert told["restored"] == {"at": 3}
+async def test_isolated_function_runs_in_another_process() -> None:
+    async with executor_harness() as harness:
+        plain, later = harness.isolated("where", restored={"at": 3}), harness.isolated("where_async")
+        info = await plain.result()
+        assert info["pid"] != os.getpid()
+        assert (info["run"], info["step"], info["attempt"], info["token"]) == ("run 1", "s", 1, TOKEN)
+        assert info["restored"] == {"at": 3}
         assert (await later.result())["step"] == "s"
 
 
-async def test_isolated_code_runs_too_and_large_values_pass() -> None:
-    async with executor_harness() as at:
+async def test_isolated_code_receives_and_returns_large_values() -> None:
+    async with executor_harness() as harness:
         text = "ä" * 500_000
         inputs = {"code": "[text, len(text)]", "args": {"text": text}}
-        assert await at.start("python", inputs, StepClass.ISOLATION).result() == [text, 500_000]
+        assert await harness.start("python", inputs, StepClass.ISOLATION).result() == [text, 500_000]
 
 
-async def test_an_isolated_step_prints_to_its_log_as_it_goes() -> None:
-    async with executor_harness() as at:
-        job = at.isolated("talk")
+async def test_output_of_an_isolated_step_is_logged_as_it_runs() -> None:
+    async with executor_harness() as harness:
+        job = harness.isolated("talk")
         await job.end()
         assert job.text() == "to out\nno newline raw"
         assert "to err" in job.text("err")
         assert "to the log" in job.text("err")
-        slow = at.isolated("sleep_with_cleanup")
+        slow = harness.isolated("sleep_with_cleanup")
         await slow.prints("begun")
         slow.execution.kill()
         await slow.end()
@@ -64,9 +64,9 @@ async def test_an_isolated_step_prints_to_its_log_as_it_goes() -> None:
         ("no_such_function", "CALL_NOT_FOUND", "'no_such_function' not found in module 'support.executor_jobs'"),
     ],
 )
-async def test_an_isolated_step_fails_as_any_other(function: str, code: str, message: str) -> None:
-    async with executor_harness() as at:
-        job = at.isolated(function)
+async def test_errors_of_isolated_steps_have_code_and_message(function: str, code: str, message: str) -> None:
+    async with executor_harness() as harness:
+        job = harness.isolated(function)
         got, text = await job.error()
         assert got == code
         assert (text or "").startswith(message)
@@ -75,7 +75,7 @@ async def test_an_isolated_step_fails_as_any_other(function: str, code: str, mes
 
 
 @pytest.mark.parametrize(
-    ("function", "argument", "words"),
+    ("function", "argument", "expected"),
     [
         ("die", signal.SIGKILL, "killed by SIGKILL"),
         ("die", signal.SIGSEGV, "killed by SIGSEGV"),
@@ -83,63 +83,63 @@ async def test_an_isolated_step_fails_as_any_other(function: str, code: str, mes
         ("exit_hard", 7, "exit code 7"),
     ],
 )
-async def test_a_process_that_dies_is_a_failure_that_says_how(function: str, argument: int, words: str) -> None:
-    async with executor_harness() as at:
-        job = at.isolated(function, int(argument))
+async def test_dead_process_is_reported_with_signal_or_exit_code(function: str, argument: int, expected: str) -> None:
+    async with executor_harness() as harness:
+        job = harness.isolated(function, int(argument))
         code, message = await job.error()
         assert code == "PROCESS_DIED"
-        assert words in (message or "")
+        assert expected in (message or "")
         if function == "die":
             assert "last words" in job.text()
 
 
-async def test_checkpoints_of_an_isolated_step_are_made_durable_before_it_goes_on() -> None:
+async def test_isolated_step_waits_until_a_checkpoint_is_durable() -> None:
     saved: list[Any] = []
 
     def save(state: Any) -> None:
         time.sleep(0.05)
         saved.append(state)
 
-    async with executor_harness() as at:
-        job = at.isolated("save_twice", save=save, restored="before")
+    async with executor_harness() as harness:
+        job = harness.isolated("save_twice", save=save, restored="before")
         assert await job.result() == "before"
         assert saved == [{"at": 1}, {"at": 2}]
 
 
-async def test_a_checkpoint_that_fails_is_told_to_the_isolated_step() -> None:
+async def test_checkpoint_failure_is_raised_in_the_isolated_step() -> None:
     def save(_: Any) -> None:
         raise RunwrightError(ErrorCode.STORE_FULL, "No room.")
 
-    async with executor_harness() as at:
-        assert await at.isolated("save_twice", save=save).error() == ("STORE_FULL", "No room.")
-        code, _ = await at.isolated("save_badly").error()
+    async with executor_harness() as harness:
+        assert await harness.isolated("save_twice", save=save).error() == ("STORE_FULL", "No room.")
+        code, _ = await harness.isolated("save_badly").error()
         assert code == "RESULT_NOT_STORABLE"
 
 
 @pytest.mark.parametrize("function", ["sleep_with_cleanup", "sleep_async_with_cleanup"])
-async def test_an_isolated_step_that_does_not_look_out_is_interrupted_and_cleans_up(function: str) -> None:
-    async with executor_harness() as at:
-        job = at.isolated(function)
+async def test_cancelled_isolated_step_is_interrupted_and_cleans_up(function: str) -> None:
+    async with executor_harness() as harness:
+        job = harness.isolated(function)
         await job.prints("begun")
         job.execution.cancel(20)
         assert (await job.error())[0] == "CANCELLED"
         assert "cleaned up" in job.text()
 
 
-async def test_an_isolated_step_that_looks_out_may_save_where_it_is_and_give_a_result() -> None:
+async def test_isolated_step_can_checkpoint_and_return_on_cancel() -> None:
     saved: list[Any] = []
-    async with executor_harness() as at:
-        job = at.isolated("save_on_stop", save=saved.append)
+    async with executor_harness() as harness:
+        job = harness.isolated("save_on_stop", save=saved.append)
         await job.prints("begun")
-        await asyncio.sleep(0.2)  # until it waits
+        await asyncio.sleep(0.2)  # The step must be waiting when it is cancelled.
         job.execution.cancel(20)
         assert await job.result() == "saved"
         assert saved == ["stopped here"]
 
 
-async def test_an_isolated_step_that_ignores_sigterm_is_killed_after_the_grace() -> None:
-    async with executor_harness() as at:
-        job = at.isolated("ignore_sigterm")
+async def test_isolated_step_that_ignores_sigterm_is_killed() -> None:
+    async with executor_harness() as harness:
+        job = harness.isolated("ignore_sigterm")
         await job.prints("\n")
         pid = int(job.text())
         job.execution.cancel(0.1)
@@ -150,44 +150,44 @@ async def test_an_isolated_step_that_ignores_sigterm_is_killed_after_the_grace()
         await until(lambda: not is_alive(pid))
 
 
-async def test_what_an_isolated_step_starts_ends_with_it() -> None:
-    async with executor_harness() as at:
-        pid = await at.isolated("leave_child_behind").result()
+async def test_child_processes_of_an_isolated_step_end_with_it() -> None:
+    async with executor_harness() as harness:
+        pid = await harness.isolated("leave_child_behind").result()
         await until(lambda: not is_alive(pid))
-        assert await at.isolated("leave_thread_behind").result() == "done"
+        assert await harness.isolated("leave_thread_behind").result() == "done"
 
 
-async def test_processes_are_told_who_they_are() -> None:
+async def test_processes_get_run_step_attempt_and_token() -> None:
     expected = {
         "RUNWRIGHT_RUN_ID": "run 1",
         "RUNWRIGHT_STEP_ID": "s",
         "RUNWRIGHT_ATTEMPT": "1",
         "RUNWRIGHT_IDEMPOTENCY_TOKEN": TOKEN,
     }
-    async with executor_harness() as at:
-        assert expected.items() <= (await at.isolated("environment").result()).items()
+    async with executor_harness() as harness:
+        assert expected.items() <= (await harness.isolated("environment").result()).items()
 
 
-async def test_a_command_that_is_cancelled_is_asked_and_then_killed() -> None:
-    async with executor_harness() as at:
-        polite = at.shell("trap 'echo bye; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
-        rude = at.shell("trap '' TERM; echo begun $$; while :; do sleep 1; done")
-        await polite.prints("begun")
-        await rude.prints("begun")
-        polite.execution.cancel(20)
-        assert (await polite.error())[0] == "CANCELLED"
-        assert "bye" in polite.text()
-        rude.execution.cancel(0.1)
-        assert (await rude.error())[0] == "CANCELLED"
-        await until(lambda: not is_alive(int(rude.text().split()[1])))
+async def test_cancelled_command_gets_sigterm_and_then_sigkill() -> None:
+    async with executor_harness() as harness:
+        cooperative = harness.shell("trap 'echo bye; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
+        stubborn = harness.shell("trap '' TERM; echo begun $$; while :; do sleep 1; done")
+        await cooperative.prints("begun")
+        await stubborn.prints("begun")
+        cooperative.execution.cancel(20)
+        assert (await cooperative.error())[0] == "CANCELLED"
+        assert "bye" in cooperative.text()
+        stubborn.execution.cancel(0.1)
+        assert (await stubborn.error())[0] == "CANCELLED"
+        await until(lambda: not is_alive(int(stubborn.text().split()[1])))
 
 
-async def test_a_command_that_is_killed_is_gone_at_once() -> None:
-    async with executor_harness() as at:
-        for first_asked in (False, True):
-            job = at.shell("trap '' TERM; echo $$; while :; do sleep 1; done")
+async def test_kill_ends_a_command_without_waiting_for_the_grace() -> None:
+    async with executor_harness() as harness:
+        for cancel_first in (False, True):
+            job = harness.shell("trap '' TERM; echo $$; while :; do sleep 1; done")
             await job.prints("\n")
-            if first_asked:
+            if cancel_first:
                 job.execution.cancel(600)
                 await asyncio.sleep(0.05)
                 assert not job.is_over
@@ -197,8 +197,8 @@ async def test_a_command_that_is_killed_is_gone_at_once() -> None:
 
 
 async def test_closing_kills_every_process() -> None:
-    async with executor_harness() as at:
-        jobs = [at.shell("trap '' TERM; echo $$; while :; do sleep 1; done"), at.isolated("ignore_sigterm")]
+    async with executor_harness() as harness:
+        jobs = [harness.shell("trap '' TERM; echo $$; while :; do sleep 1; done"), harness.isolated("ignore_sigterm")]
         for job in jobs:
             await job.prints("\n")
         pids = [int(job.text()) for job in jobs]

@@ -21,7 +21,7 @@ from support.engine import (
     wait_for_file_inputs,
 )
 
-BIG = 70_000  # bytes: beyond 64 KiB a value is kept beside the log
+BIG = 70_000  # Bytes; a value beyond 64 KiB is stored outside its event.
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-def each(items: Any, work: dict[str, Any], **more: Any) -> dict[str, Any]:
+def foreach_step(items: Any, work: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"id": "each", "foreach": items, "python": work, **more}
 
 
@@ -43,14 +43,14 @@ async def test_results_are_gathered_in_the_order_of_the_items(
         at="{{ index }}",
     )
     async with engine(store_url) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each([1, 2, 3, 4, 5], work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step([1, 2, 3, 4, 5], work)]})
         assert await operations.result(snapshot.run_id, "each") == [[10, 0], [20, 1], [30, 2], [40, 3], [50, 4]]
     iterations = step_of(snapshot, "each").iterations
     assert iterations is not None
     assert (iterations.total, iterations.done, iterations.failed, iterations.running) == (5, 5, 0, 0)
 
 
-async def test_no_more_run_at_once_than_may(store: str, tmp_path: Path) -> None:
+async def test_concurrent_iterations_do_not_exceed_max_parallel(store: str, tmp_path: Path) -> None:
     folder = tmp_path / "running"
     folder.mkdir()
     work = {
@@ -59,14 +59,14 @@ async def test_no_more_run_at_once_than_may(store: str, tmp_path: Path) -> None:
     }
     items = {"in": list(range(12)), "maxParallel": 3}
     async with engine(store) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(items, work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step(items, work)]})
         counts = await operations.result(snapshot.run_id, "each")
     assert max(counts) in (2, 3)
 
 
 async def test_an_empty_list_is_done_at_once(store: str) -> None:
     async with engine(store) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each([], python_inputs("1 / 0"))]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step([], python_inputs("1 / 0"))]})
         lines = await event_lines(operations, snapshot.run_id)
         done = await wait_for_event(operations, snapshot.run_id, "LoopDone", "each")
         assert await operations.result(snapshot.run_id, "each") == []
@@ -76,11 +76,11 @@ async def test_an_empty_list_is_done_at_once(store: str) -> None:
 
 
 @pytest.mark.parametrize("items", ["{{ params.items }}", "{{ params.text }}", "{{ params.nothing }}"])
-async def test_what_is_no_list_fails_the_step(store: str, items: str) -> None:
+async def test_items_that_are_not_a_list_fail_the_step(store: str, items: str) -> None:
     params = {"items": {"a": 1}, "text": "abc", "nothing": None}
     async with engine(store) as operations:
         snapshot = await run_plan(
-            operations, {"plan": "p", "params": params, "steps": [each(items, python_inputs("1"))]}
+            operations, {"plan": "p", "params": params, "steps": [foreach_step(items, python_inputs("1"))]}
         )
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
@@ -91,15 +91,16 @@ async def test_an_iteration_is_retried_by_itself(store: str, tmp_path: Path) -> 
     work = fail_once_inputs(tmp_path / "calls-{{ item }}", value="{{ item }}")
     async with engine(store) as operations:
         snapshot = await run_plan(
-            operations, {"plan": "p", "steps": [each(["a", "b"], work, retry={"maxAttempts": 2, "initial": "10ms"})]}
+            operations,
+            {"plan": "p", "steps": [foreach_step(["a", "b"], work, retry={"maxAttempts": 2, "initial": "10ms"})]},
         )
         lines = await event_lines(operations, snapshot.run_id)
         assert await operations.result(snapshot.run_id, "each") == ["a", "b"]
     assert snapshot.status == "COMPLETED"
     assert len(lines_of_types(lines, "StepStarted")) == 1
     for path in ("each[0]", "each[1]"):
-        mine = [entry for entry in lines if path in entry]
-        assert mine == [
+        own_lines = [entry for entry in lines if path in entry]
+        assert own_lines == [
             f"LoopIterationStarted {path}",
             f"LoopIterationFailed {path} STEP_RAISED",
             f"StepRetryScheduled {path}",
@@ -111,7 +112,7 @@ async def test_an_iteration_is_retried_by_itself(store: str, tmp_path: Path) -> 
     assert (iterations.done, iterations.failed, iterations.failures) == (2, 0, ())
 
 
-async def test_a_failed_loop_says_how_much_failed_and_a_retry_does_only_the_rest(
+async def test_retry_of_a_failed_loop_repeats_failed_iterations(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +122,7 @@ async def test_a_failed_loop_says_how_much_failed_and_a_retry_does_only_the_rest
         "plan": "p",
         "onFailure": "wait",
         "steps": [
-            each({"in": [0, 1, 2, 3, 4], "maxParallel": 5}, work),
+            foreach_step({"in": [0, 1, 2, 3, 4], "maxParallel": 5}, work),
             {"id": "after", "python": python_inputs("sum(r)", r="{{ steps.each.result }}")},
         ],
     }
@@ -160,7 +161,7 @@ async def test_after_a_failure_no_more_iterations_start(store: str, tmp_path: Pa
     work = {"call": "support.engine_steps:note_or_fail", "args": args}
     async with engine(store) as operations:
         snapshot = await run_plan(
-            operations, {"plan": "p", "steps": [each({"in": list(range(50)), "maxParallel": 1}, work)]}
+            operations, {"plan": "p", "steps": [foreach_step({"in": list(range(50)), "maxParallel": 1}, work)]}
         )
     assert snapshot.status == "FAILED"
     assert (tmp_path / "log").read_text().split() == ["0", "1", "2"]
@@ -173,21 +174,21 @@ async def test_nested_data_keeps_its_types(store: str) -> None:
         "args": {"whole": "{{ row }}", "rows": "{{ row.rows }}", "text": "{{ row.name }}-{{ index }}"},
     }
     async with engine(store) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each({"in": items, "as": "row"}, work)]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step({"in": items, "as": "row"}, work)]})
         results = await operations.result(snapshot.run_id, "each")
     assert [result["whole"] for result in results] == items
     assert [result["rows"] for result in results] == [items[0]["rows"], []]
     assert [result["text"] for result in results] == ["a-0", "b-1"]
 
 
-async def test_a_gathered_result_beyond_64_kib_is_kept_by_reference_and_read_back(
+async def test_large_gathered_result_is_stored_by_reference(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     work = {"call": "support.engine_steps:big", "args": {"size": 30_000, "letter": "{{ item }}"}}
     after = {"id": "after", "python": python_inputs("[len(r) for r in rows]", rows="{{ steps.each.result }}")}
     async with engine(store_url) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(["a", "b", "c"], work), after]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step(["a", "b", "c"], work), after]})
         assert snapshot.status == "COMPLETED"
         completed = await wait_for_event(operations, snapshot.run_id, "StepCompleted", "each")
         assert await operations.result(snapshot.run_id, "each") == ["a" * 30_000, "b" * 30_000, "c" * 30_000]
@@ -197,16 +198,16 @@ async def test_a_gathered_result_beyond_64_kib_is_kept_by_reference_and_read_bac
     assert payload["resultRef"]["sizeBytes"] > 90_000
 
 
-async def test_results_of_iterations_beyond_64_kib_are_values_to_whoever_uses_them(store: str) -> None:
+async def test_large_iteration_results_are_passed_as_values(store: str) -> None:
     work = {"call": "support.engine_steps:big", "args": {"size": BIG, "letter": "{{ item }}"}}
     after = {"id": "after", "python": python_inputs("[r[:2] for r in rows]", rows="{{ steps.each.result }}")}
     async with engine(store) as operations:
-        snapshot = await run_plan(operations, {"plan": "p", "steps": [each(["a", "b"], work), after]})
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [foreach_step(["a", "b"], work), after]})
         assert await operations.result(snapshot.run_id, "each") == ["a" * BIG, "b" * BIG]
         assert await operations.result(snapshot.run_id, "after") == ["aa", "bb"]
 
 
-async def test_a_list_beyond_64_kib_is_gone_over_also_after_a_takeover(
+async def test_loop_over_a_large_list_continues_after_recovery(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -215,7 +216,7 @@ async def test_a_list_beyond_64_kib_is_gone_over_also_after_a_takeover(
         "plan": "p",
         "steps": [
             {"id": "list", "python": python_inputs(f"['x' * {BIG} + str(n) for n in range(3)]")},
-            each(
+            foreach_step(
                 {"in": "{{ steps.list.result }}", "maxParallel": 1},
                 wait_for_file_inputs(go, value="{{ item[-1:] }}"),
                 dependsOn=["list"],
@@ -258,7 +259,7 @@ async def test_a_loop_over_a_large_list_can_be_retried(store: str, tmp_path: Pat
         "onFailure": "wait",
         "steps": [
             {"id": "list", "python": python_inputs(f"['x' * {BIG}] * 2")},
-            each("{{ steps.list.result }}", fail_once_inputs(tmp_path / "calls-{{ index }}")),
+            foreach_step("{{ steps.list.result }}", fail_once_inputs(tmp_path / "calls-{{ index }}")),
         ],
     }
     async with engine(store) as operations:
@@ -269,13 +270,13 @@ async def test_a_loop_over_a_large_list_can_be_retried(store: str, tmp_path: Pat
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
 
 
-async def test_a_list_that_is_gone_fails_the_step_and_not_the_engine(store: str, tmp_path: Path) -> None:
+async def test_missing_list_fails_the_step_and_not_the_engine(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     params = {"items": ["x" * BIG, "y"]}
     plan = {
         "plan": "p",
         "params": params,
-        "steps": [each({"in": "{{ params.items }}", "maxParallel": 1}, wait_for_file_inputs(go))],
+        "steps": [foreach_step({"in": "{{ params.items }}", "maxParallel": 1}, wait_for_file_inputs(go))],
     }
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(plan))
@@ -290,7 +291,7 @@ async def test_a_list_that_is_gone_fails_the_step_and_not_the_engine(store: str,
     assert "REFERENCE_NOT_AVAILABLE" in f"{snapshot.root_cause.code} {snapshot.root_cause.message}"
 
 
-async def test_a_loop_goes_on_where_it_was_when_its_process_died(
+async def test_loop_continues_at_the_interrupted_iteration(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -299,7 +300,7 @@ async def test_a_loop_goes_on_where_it_was_when_its_process_died(
         "call": "support.engine_steps:note_and_hold",
         "args": {"file": str(log), "number": "{{ item }}", "held": 2, "go": str(go)},
     }
-    plan = {"plan": "p", "steps": [each({"in": [0, 1, 2, 3], "maxParallel": 1}, work)]}
+    plan = {"plan": "p", "steps": [foreach_step({"in": [0, 1, 2, 3], "maxParallel": 1}, work)]}
     async with engine(durable_url) as operations:
         run_id = await operations.start(operations.load(plan))
         await wait_for_event(operations, run_id, "LoopIterationStarted", "each[2]")

@@ -1,4 +1,4 @@
-"""Values too large for an event: whoever can read the log can read them."""
+"""Values too large for an event: every process that can read the log can read them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def test_a_large_result_is_found_from_another_folder(
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.slow)])
-def keeper_url(request: pytest.FixtureRequest) -> str:
-    """Each store that keeps large values itself; beside a SQLite file they are files."""
+def value_store_url(request: pytest.FixtureRequest) -> str:
+    """Each store that stores large values itself; for SQLite they are files next to the database."""
     return "memory://" if request.param == "memory" else request.getfixturevalue("postgres_url")
 
 
 @pytest.mark.parametrize("uri", ["result:sha256:" + "0" * 64, "result:sha256:xyz", "file:///etc/passwd"])
-async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str, uri: str) -> None:
-    async with rw.open_log(keeper_url) as log:
+async def test_a_value_that_is_not_in_the_store_is_not_available(value_store_url: str, uri: str) -> None:
+    async with rw.open_log(value_store_url) as log:
         assert isinstance(log.store, SupportsValues)
         with pytest.raises(rw.RunwrightError) as caught:
             await LogValueBackend(log.store).get({"uri": uri}, "default")
@@ -42,7 +42,7 @@ async def test_a_value_that_is_not_in_the_store_is_not_available(keeper_url: str
 
 
 @pytest.mark.slow
-async def test_a_damaged_value_is_not_given_back_and_is_healed_by_putting_it_again(postgres_url: str) -> None:
+async def test_a_damaged_value_is_refused_until_it_is_stored_again(postgres_url: str) -> None:
     async with rw.open_log(postgres_url) as log:
         assert isinstance(log.store, SupportsValues)
         values = LogValueBackend(log.store)

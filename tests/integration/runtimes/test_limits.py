@@ -1,4 +1,4 @@
-"""Runs of others, damaged plans, doubtful words and crowded signals: the engine keeps its hands off, and says so."""
+"""Runs of other engines, damaged plans, unknown settings and too many signals: the engine refuses them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: str | None = None, **ref: str) -> None:
-    """A started run whose process is gone, with this plan."""
+async def create_abandoned_run(
+    log: rw.RunLog, run_id: str, body: bytes = BODY, digest: str | None = None, **ref: str
+) -> None:
+    """Create a started run with this plan whose process has ended."""
     digest = digest or sha256(body).hexdigest()
     await log.store_plan(digest, body)
     lease = await log.leases.acquire(f"gone-{run_id}", 5.0, None)
@@ -58,59 +60,61 @@ async def left_behind(log: rw.RunLog, run_id: str, body: bytes = BODY, digest: s
     await log.leases.release(lease)
 
 
-async def test_a_run_that_was_left_is_recovered(store: str) -> None:
+async def test_an_abandoned_run_is_recovered(store: str) -> None:
     async with engine(store, recover=True) as operations:
-        await left_behind(operations.log, "good")
+        await create_abandoned_run(operations.log, "good")
         assert (await wait_for_end(operations, "good")).status == "COMPLETED"
 
 
-async def test_one_run_with_a_plan_that_cannot_be_read_does_not_end_all_recovery(store: str) -> None:
+async def test_unreadable_plan_does_not_stop_recovery_of_others(store: str) -> None:
     async with rw.open_log(store) as log:
-        await left_behind(log, "newer", BODY.replace(b'"order"', b'"somethingNew":1,"order"'), schemaVersion="v1.9")
+        await create_abandoned_run(
+            log, "newer", BODY.replace(b'"order"', b'"somethingNew":1,"order"'), schemaVersion="v1.9"
+        )
     async with engine(store, recover=True) as operations:
         await asyncio.sleep(0.5)
-        await left_behind(operations.log, "good")
+        await create_abandoned_run(operations.log, "good")
         assert (await operations.wait("good", 5)).status == "COMPLETED"
 
 
 @pytest.mark.parametrize("ref", [{"schemaVersion": "v9.0"}, {"planId": "another"}, {"planVersion": "7"}], ids=str)
-async def test_a_reference_of_an_unknown_version_or_to_another_plan_is_refused(store: str, ref: dict[str, str]) -> None:
+async def test_unknown_or_mismatching_plan_reference_is_refused(store: str, ref: dict[str, str]) -> None:
     async with engine(store) as operations:
-        await left_behind(operations.log, "r", **ref)
+        await create_abandoned_run(operations.log, "r", **ref)
         with pytest.raises(rw.RunwrightError):
             await operations.resume("r")
 
 
-async def test_a_damaged_plan_raises_a_p1_alert_and_the_run_is_not_claimed(store: str) -> None:
+async def test_damaged_plan_raises_p1_alert_without_a_claim(store: str) -> None:
     async with engine(store) as operations:
-        await left_behind(operations.log, "r", digest="1" * 64)
+        await create_abandoned_run(operations.log, "r", digest="1" * 64)
         with pytest.raises(rw.RunwrightError):
             await operations.resume("r")
         await asyncio.sleep(0.2)
         found = [(alert.code, alert.severity) for alert in await operations.log.alerts("r")]
-        assert (await operations.log.find_run("r")).owner == "gone-r", "nobody claimed it"
+        assert (await operations.log.find_run("r")).owner == "gone-r", "no process claimed the run"
         assert found == [("PLAN_INTEGRITY_VALIDATION_FAILED", "P1")]
 
 
 @pytest.mark.parametrize("act", ["signal", "take_up"])
-async def test_a_run_of_another_engine_is_not_seized(store: str, act: str) -> None:
-    """A CANCEL of a foreign run is accepted, never acted on, and keeps its own engine from writing."""
+async def test_run_of_another_engine_is_not_claimed(store: str, act: str) -> None:
+    """An accepted CANCEL of a foreign run would never be applied, and would block appends of its engine."""
     async with engine(store) as operations:
         other = rw.new_run("foreign", "q", "1")
         await operations.log.append([new_event("RunQueued", other), new_event("RunStarted", other)])
         with pytest.raises(rw.RunwrightError):
             await (operations.signal("foreign", "CANCEL") if act == "signal" else operations.resume("foreign"))
-        await operations.log.append([new_event("StepStarted", other, step_id="s")])  # RUN_OWNED
+        await operations.log.append([new_event("StepStarted", other, step_id="s")])  # A claim would cause RUN_OWNED.
 
 
-async def test_a_start_does_not_hand_out_another_tenants_run(store: str) -> None:
+async def test_start_does_not_return_another_tenants_run(store: str) -> None:
     async with engine(store) as operations:
         await operations.start(operations.load(SMALL), run_id="r", place=RunScope("acme"))
         with pytest.raises(rw.RunwrightError):
             await operations.start(operations.load(SMALL), run_id="r", place=RunScope("other"))
 
 
-async def test_one_signal_has_one_decision_however_many_send_it_at_once(store: str) -> None:
+async def test_concurrent_signals_with_one_id_get_one_decision(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(WAITS))
         signal_id = operations.log.ids.event_id()
@@ -145,20 +149,20 @@ async def test_a_drain_that_times_out_is_logged_as_a_warning(
     ],
     ids=str,
 )
-async def test_words_that_mean_nothing_or_another_engine_are_refused(store: str, field: dict[str, Any]) -> None:
+async def test_unknown_fallback_or_other_adapter_is_refused(store: str, field: dict[str, Any]) -> None:
     async with engine(store) as operations:
         with pytest.raises(rw.RunwrightError):
             await run_plan(operations, {**SMALL, **field})
 
 
-async def test_the_earlier_decision_is_given_back_whole(store: str) -> None:
+async def test_repeated_signal_returns_the_full_earlier_decision(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(WAITS))
         first = await operations.signal(run_id, "PAUSE", reason="r")
         assert await operations.signal(run_id, "PAUSE", reason="r", signal_id=first.signal_id) == first
 
 
-async def test_a_busy_run_takes_no_more_signals_than_a_quiet_one(store: str) -> None:
+async def test_signal_rate_limit_ignores_other_events(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(WAITS))
         for _ in range(60):

@@ -1,4 +1,4 @@
-"""A process that loses its lease, with more runs than can be claimed again while one lease lasts."""
+"""A lost lease, with more runs than can be claimed again within one lease, and during the last append."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MANY = 60
 
 
 @pytest.mark.parametrize("parked", [True, False])
-async def test_a_lease_that_is_lost_with_many_runs_loses_none_of_them(
+async def test_all_runs_complete_after_the_lease_was_lost(
     store: str, parked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a time, in the process's memory or by their names only."""
+    """The runs wait for a time, in memory or parked."""
     async with engine(store, lease_ttl=1.5, park_after=0.0 if parked else 3600.0) as operations:
         log, keeper = operations.log, operations.engine.keeper
         claim = log.leases.claim_run
@@ -32,26 +32,26 @@ async def test_a_lease_that_is_lost_with_many_runs_loses_none_of_them(
         run_ids = [await operations.start(plan) for _ in range(MANY)]
         monkeypatch.setattr(log.leases, "claim_run", claim_slowly)
         assert keeper.lease is not None
-        await log.leases.acquire(keeper.lease.owner, 1.5)  # our lease is not ours any more
+        await log.leases.acquire(keeper.lease.owner, 1.5)  # The new epoch makes the engine's lease stale.
         assert {(await wait_for_end(operations, run_id)).status for run_id in run_ids} == {"COMPLETED"}
-        assert keeper.lease.epoch < 10  # it was not lost again and again
+        assert keeper.lease.epoch < 10  # The lease was not lost repeatedly.
 
 
-async def test_an_end_that_did_not_get_into_the_log_is_no_end(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lease is found to be lost while the run's last event is offered."""
+async def test_lost_lease_does_not_report_an_end(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the last event of the run once, because of a lost lease."""
     async with engine(store) as operations:
         log = operations.log
         append, refused = log.append_prepared, list[bool]()
 
-        async def once_too_late(events: Any, **more: Any) -> Any:
+        async def refuse_last_event_once(events: Any, **more: Any) -> Any:
             if not refused and any(event.stored.event_type == "RunCompleted" for event in events):
                 refused.append(True)
                 raise rw.RunwrightError(rw.ErrorCode.STALE_FENCE, "The lease of this process has ended.")
             return await append(events, **more)
 
-        monkeypatch.setattr(log, "append_prepared", once_too_late)
+        monkeypatch.setattr(log, "append_prepared", refuse_last_event_once)
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "0.1s"}]}))
         snapshot = await operations.wait(run_id, 20)
         assert refused
         assert snapshot.status == "COMPLETED"
-        assert (await log.find_run(run_id)).status == "COMPLETED", "what is told is in the log"
+        assert (await log.find_run(run_id)).status == "COMPLETED", "the reported status is in the log"

@@ -1,4 +1,4 @@
-"""Steps that misbehave: they fail, and do no harm to other runs, to the engine or to its lease."""
+"""Steps that misbehave: they fail without effects on other runs, the engine or its lease."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.engine import (
 from support.waiting import until
 
 TTL = 1.0
-"""Seconds of a lease: whatever holds up the engine for longer loses it."""
+"""Seconds of a lease; it is lost if a step blocks the engine for longer."""
 
 
 @pytest.fixture
@@ -35,8 +35,10 @@ def store(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: Any) -> AsyncGenerator[Operations]:
-    """An engine on which other runs go on all the time; afterwards, none of them was held up, and the lease is the first."""
+async def engine_with_other_runs(
+    store: str, caplog: pytest.LogCaptureFixture, **settings: Any
+) -> AsyncGenerator[Operations]:
+    """An engine with other runs in the background; afterwards, none was blocked and the lease is the first."""
     async with engine(store, lease_ttl=TTL, **settings) as operations:
         lease = operations.engine.keeper.lease
         assert lease is not None
@@ -52,7 +54,7 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
         )
         slowest, stop = 0.0, False
 
-        async def others() -> int:
+        async def run_others() -> int:
             nonlocal slowest
             count = 0
             while not stop:
@@ -64,14 +66,14 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
                 await asyncio.sleep(0.01)
             return count
 
-        going_on = asyncio.create_task(others())
+        background = asyncio.create_task(run_others())
         yield operations
         stop = True
-        assert await going_on >= 1
+        assert await background >= 1
         after = operations.engine.keeper.lease
         assert after is not None
         assert after.epoch == lease.epoch, "the lease was lost"
-        assert slowest < 5 * TTL, "others were held up"
+        assert slowest < 5 * TTL, "other runs were blocked"
     assert "lease was lost" not in caplog.text
 
 
@@ -91,11 +93,11 @@ async def bystanders(store: str, caplog: pytest.LogCaptureFixture, **settings: A
         "(n for n in range(3))",
     ],
 )
-async def test_what_cannot_be_stored_fails_the_step(store: str, code: str) -> None:
-    where = "isolation" if code == "object()" else "light"
+async def test_result_that_cannot_be_stored_fails_the_step(store: str, code: str) -> None:
+    step_class = "isolation" if code == "object()" else "light"
     async with engine(store) as operations:
         snapshot = await run_plan(
-            operations, {"plan": "p", "steps": [{"id": "a", "class": where, "python": python_inputs(code)}]}
+            operations, {"plan": "p", "steps": [{"id": "a", "class": step_class, "python": python_inputs(code)}]}
         )
     assert snapshot.status == "FAILED"
     assert snapshot.root_cause is not None
@@ -118,7 +120,7 @@ async def test_what_cannot_be_stored_fails_the_step(store: str, code: str) -> No
         ("raise ValueError('x' * 5_000_000)", "ValueError"),
     ],
 )
-async def test_whatever_a_step_raises_only_the_step_fails(store: str, code: str, message: str) -> None:
+async def test_exception_of_any_type_fails_only_its_step(store: str, code: str, message: str) -> None:
     async with engine(store) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", "python": python_inputs(code)}]})
         assert (
@@ -134,7 +136,7 @@ async def test_whatever_a_step_raises_only_the_step_fails(store: str, code: str,
 
 @pytest.mark.parametrize("kind", ["thread", "shell", "isolation"])
 @pytest.mark.slow
-async def test_a_step_that_prints_100_mb_harms_nobody(
+async def test_step_that_prints_100_mb_does_not_block_other_runs(
     store: str, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     work: dict[str, Any] = {"shell": "head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 999"}
@@ -142,14 +144,14 @@ async def test_a_step_that_prints_100_mb_harms_nobody(
         work = {"python": python_inputs("for n in range(100_000): print('x' * 999)")}
     if kind == "isolation":
         work["class"] = "isolation"
-    async with bystanders(store, caplog) as operations:
+    async with engine_with_other_runs(store, caplog) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": [{"id": "a", **work}]})
         assert snapshot.status == "COMPLETED"
-    kept = sum(file.stat().st_size for file in (tmp_path / "logs").rglob("*") if file.is_file())
-    assert kept < 60_000_000  # capped
+    stored_bytes = sum(file.stat().st_size for file in (tmp_path / "logs").rglob("*") if file.is_file())
+    assert stored_bytes < 60_000_000  # The stored output is capped.
 
 
-async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
+async def test_child_processes_of_a_step_are_stopped_with_it(
     store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alive = tmp_path / "alive"
@@ -166,20 +168,20 @@ async def test_children_that_a_step_leaves_behind_are_stopped_with_it(
             "python": {"call": "support.engine_steps:fork_children", "args": {"file": str(alive)}},
         },
     ]
-    async with bystanders(store, caplog, stop_grace=0.3) as operations:
+    async with engine_with_other_runs(store, caplog, stop_grace=0.3) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "onFailure": "continue", "steps": steps})
     assert step_of(snapshot, "shell").status == "FAILED"
 
-    async def quiet() -> bool:
+    async def is_quiet() -> bool:
         before = alive.stat().st_size
         await asyncio.sleep(0.3)
         return alive.stat().st_size == before
 
-    await until(quiet, "the end of the children")
+    await until(is_quiet, "the end of the children")
 
 
 @pytest.mark.parametrize("kind", ["shell", "isolation"])
-async def test_a_process_that_ignores_sigterm_is_killed_when_its_time_is_up(
+async def test_process_that_ignores_sigterm_is_killed_on_timeout(
     store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     step: dict[str, Any] = {"id": "a", "timeout": "1s", "shell": "trap '' TERM; while true; do sleep 0.05; done"}
@@ -190,25 +192,23 @@ async def test_a_process_that_ignores_sigterm_is_killed_when_its_time_is_up(
             "class": "isolation",
             "python": {"call": "support.engine_steps:ignore_sigterm", "args": {"file": str(tmp_path / "pid")}},
         }
-    async with bystanders(store, caplog, stop_grace=0.3) as operations:
+    async with engine_with_other_runs(store, caplog, stop_grace=0.3) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
     assert snapshot.root_cause is not None
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
 
 
-async def test_a_coroutine_that_blocks_its_loop_holds_up_only_what_is_on_it(
-    store: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_blocking_coroutine_delays_only_its_own_loop(store: str, caplog: pytest.LogCaptureFixture) -> None:
     step = {"id": "blocks", "python": {"call": "support.engine_steps:block_loop", "args": {"seconds": 2.5}}}
-    async with bystanders(store, caplog) as operations:
+    async with engine_with_other_runs(store, caplog) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": [step, {"id": "after", "noop": {}}]})
     assert snapshot.status == "COMPLETED"
-    assert "blocks" in caplog.text  # it is named
+    assert "blocks" in caplog.text  # The warning names the step.
 
 
-async def test_threads_that_sleep_hold_up_nobody(store: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sleeping_threads_do_not_block_other_runs(store: str, caplog: pytest.LogCaptureFixture) -> None:
     steps = [{"id": f"s{n}", "python": sleep_inputs(1.5)} for n in range(60)]
-    async with bystanders(store, caplog) as operations:
+    async with engine_with_other_runs(store, caplog) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "steps": steps})
     assert snapshot.status == "COMPLETED"
 
@@ -228,7 +228,7 @@ async def test_a_checkpoint_that_is_too_large_fails_its_step(store: str, size: i
     assert snapshot.root_cause.code == "PAYLOAD_TOO_LARGE"
 
 
-async def test_a_step_that_was_given_up_cannot_write_into_its_run_any_more(store: str) -> None:
+async def test_abandoned_step_cannot_write_to_its_run(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(
             operations.load(
@@ -245,8 +245,8 @@ async def test_a_step_that_was_given_up_cannot_write_into_its_run_any_more(store
     assert lines_of_types(lines[end:], "CheckpointWritten") == []
 
 
-async def test_a_step_that_was_given_up_is_told_so_when_it_next_asks_for_something(store: str) -> None:
-    """Otherwise its thread would wait for an answer as long as the process lives."""
+async def test_abandoned_step_thread_ends_at_its_next_checkpoint(store: str) -> None:
+    """The thread would otherwise wait for an answer until the process ends."""
     import threading
 
     names = {thread.name for thread in threading.enumerate()}
@@ -260,13 +260,13 @@ async def test_a_step_that_was_given_up_is_told_so_when_it_next_asks_for_somethi
         await operations.signal(run_id, "EMERGENCY_STOP", {"reason": "x"})
         await wait_for_end(operations, run_id)
 
-    async def none_left() -> bool:
+    async def has_no_step_threads() -> bool:
         return not [t for t in threading.enumerate() if t.name.startswith("step thread") and t.name not in names]
 
-    await until(none_left, "the end of the thread")
+    await until(has_no_step_threads, "the end of the thread")
 
 
-async def test_a_tool_that_cannot_be_found_fails_its_step(store: str) -> None:
+async def test_function_that_cannot_be_found_fails_its_step(store: str) -> None:
     steps = [{"id": "a", "python": {"call": "support.engine_steps:nosuch"}}]
     async with engine(store) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
@@ -274,7 +274,7 @@ async def test_a_tool_that_cannot_be_found_fails_its_step(store: str) -> None:
     assert snapshot.root_cause.code == "CALL_NOT_FOUND"
 
 
-async def test_inputs_that_do_not_fit_once_filled_in_fail_their_step(store: str) -> None:
+async def test_invalid_inputs_after_evaluation_fail_the_step(store: str) -> None:
     step = {"id": "a", "python": {"call": "support.engine_steps:echo", "args": "{{ params.c }}"}}
     async with engine(store) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "params": {"c": 5}, "steps": [step]})

@@ -1,4 +1,4 @@
-"""Attempts, timeouts, and what the log says of them."""
+"""Attempts and timeouts, and their events in the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/runs.db"
 
 
-async def test_a_step_is_tried_as_often_as_its_policy_says(
+async def test_step_is_retried_as_its_policy_specifies(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ async def test_a_step_whose_attempts_are_used_up_fails_the_run(store: str) -> No
     assert "ZeroDivisionError" in (snapshot.root_cause.message or "")
 
 
-async def test_an_error_that_says_so_is_not_retried(store: str) -> None:
+async def test_non_retryable_error_is_not_retried(store: str) -> None:
     step = {
         "id": "a",
         "retry": {"maxAttempts": 5, "initial": 0},
@@ -102,7 +102,7 @@ async def test_an_error_that_says_so_is_not_retried(store: str) -> None:
     assert step_of(snapshot, "a").logical_attempt_id == 1
 
 
-async def test_while_a_step_waits_for_its_retry_the_run_says_so(store: str, tmp_path: Path) -> None:
+async def test_run_that_waits_for_a_retry_has_substatus_retrying(store: str, tmp_path: Path) -> None:
     step = {
         "id": "a",
         "retry": {"maxAttempts": 2, "initial": "30s", "jitter": False},
@@ -114,7 +114,8 @@ async def test_while_a_step_waits_for_its_retry_the_run_says_so(store: str, tmp_
         snapshot = await operations.log.snapshot(run_id)
         assert (snapshot.status, snapshot.substatus) == ("RUNNING", "RETRYING")
         assert step_of(snapshot, "a").status == "FAILED"
-        decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})  # brings it forward
+        # The signal brings the retry forward.
+        decision = await operations.signal(run_id, "RETRY_STEP", {"stepId": "a"})
         assert (decision.decision, decision.engine_result) == ("ACCEPTED", "RETRYING")
         snapshot = await wait_for_end(operations, run_id)
         started = await wait_for_event(operations, run_id, "StepStarted", "a", 2)
@@ -123,7 +124,7 @@ async def test_while_a_step_waits_for_its_retry_the_run_says_so(store: str, tmp_
 
 
 @pytest.mark.parametrize("kind", ["python", "shell", "isolation"])
-async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(store: str, tmp_path: Path, kind: str) -> None:
+async def test_step_that_times_out_is_stopped_and_retried(store: str, tmp_path: Path, kind: str) -> None:
     first = tmp_path / "first"
     if kind == "shell":
         work = {"shell": f"if [ -e {first} ]; then echo '[\"done\"]'; else touch {first}; sleep 60; fi"}
@@ -156,7 +157,7 @@ async def test_a_wait_that_is_longer_than_its_timeout_fails(store: str) -> None:
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
 
 
-async def test_a_wait_with_a_value_that_is_no_duration_fails_its_step(store: str) -> None:
+async def test_wait_with_an_invalid_duration_fails_its_step(store: str) -> None:
     async with engine(store) as operations:
         snapshot = await run_plan(
             operations, {"plan": "p", "params": {"long": "soon"}, "steps": [{"id": "a", "wait": "{{ params.long }}"}]}
@@ -166,7 +167,7 @@ async def test_a_wait_with_a_value_that_is_no_duration_fails_its_step(store: str
     assert snapshot.root_cause.code == "INVALID_INPUT"
 
 
-async def test_a_run_that_takes_too_long_fails_with_its_steps_ended_before_it(store: str, tmp_path: Path) -> None:
+async def test_run_timeout_ends_all_steps_before_the_run(store: str, tmp_path: Path) -> None:
     steps = [
         {"id": "slow", "python": wait_for_file_inputs(tmp_path / "never")},
         {"id": "waits", "wait": "60s"},
@@ -196,13 +197,13 @@ async def test_a_run_that_takes_too_long_fails_with_its_steps_ended_before_it(st
         "StepSkipped after RUN_FAILED",
     } <= set(lines)
     end = [record for record, entry in zip(records, lines, strict=True) if "TIMEOUT" in entry]
-    assert len({record.persisted_at for record in end}) == 1  # one append
+    assert len({record.persisted_at for record in end}) == 1  # All of them are in one append.
     for record in end:
         if record.event_type == "StepFailed":
             assert (record.payload or {})["error"]["retryable"] is False
 
 
-async def test_a_run_that_only_waits_for_an_operator_times_out_as_well(store: str) -> None:
+async def test_run_that_waits_for_an_operator_times_out(store: str) -> None:
     plan = {
         "plan": "p",
         "onFailure": "wait",
@@ -215,8 +216,8 @@ async def test_a_run_that_only_waits_for_an_operator_times_out_as_well(store: st
     assert snapshot.root_cause.code == "RUN_TIMEOUT"
 
 
-async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -> None:
-    """A thread cannot be stopped. Its step has failed, and what it gives back one day changes nothing."""
+async def test_result_after_a_timeout_is_dropped(store: str, tmp_path: Path) -> None:
+    """A thread cannot be stopped; a result that it returns after the timeout changes nothing."""
     go = tmp_path / "go"
     step = {
         "id": "a",
@@ -226,7 +227,7 @@ async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -
     other = {"plan": "q", "steps": [{"id": "b", "python": sleep_inputs(0.01)}]}
     async with engine(store, stop_grace=0.2) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [step]}))
-        assert (await run_plan(operations, other)).status == "COMPLETED"  # others go on meanwhile
+        assert (await run_plan(operations, other)).status == "COMPLETED"  # Other runs continue meanwhile.
         snapshot = await wait_for_end(operations, run_id)
         count = snapshot.last_event_seq
         go.touch()
@@ -237,10 +238,10 @@ async def test_what_comes_back_too_late_is_dropped(store: str, tmp_path: Path) -
     assert snapshot.root_cause.code == "STEP_TIMEOUT"
 
 
-async def test_an_attempt_that_was_given_up_writes_no_checkpoints_any_more(
+async def test_abandoned_attempt_writes_no_checkpoints(
     store: str,
 ) -> None:
-    """Its marks would be handed to the attempt that runs now."""
+    """The current attempt would otherwise receive checkpoints of the abandoned one."""
     work = {"call": "support.engine_steps:checkpoint_in_spite_of_all", "args": {"seconds": 0.5}}
     step = {"id": "a", "timeout": "0.7s", "retry": {"maxAttempts": 2, "initial": 0}, "python": work}
     async with engine(store, stop_grace=0.2) as operations:

@@ -1,4 +1,4 @@
-"""Artifacts that steps keep and fetch, wherever they run."""
+"""Artifacts that light and isolated steps store and fetch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ = {"call": "support.engine_steps:read_artifact", "args": {"ref": "{{ steps.
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -29,9 +29,9 @@ async def test_a_step_keeps_a_file_and_another_reads_it(store_url: str, step_cla
         snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
         assert await operations.result(snapshot.run_id, "read") == "all is well"
-        (kept,) = step_of(snapshot, "make").artifacts
-        assert (kept.kind, kept.size_bytes) == ("report", 11)
-        assert snapshot.artifacts == (kept,), "the run's end names what its steps made"
+        (artifact,) = step_of(snapshot, "make").artifacts
+        assert (artifact.kind, artifact.size_bytes) == ("report", 11)
+        assert snapshot.artifacts == (artifact,), "the snapshot of a run lists the artifacts of its steps"
         ended = await wait_for_event(operations, snapshot.run_id, "RunCompleted")
         assert len((ended.payload or {})["artifactRefs"]) == 1
 
@@ -51,7 +51,7 @@ async def test_artifact_steps_put_and_get(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("artifact", "sentence"),
+    ("artifact", "message"),
     [
         ({}, "exactly one of `put`"),
         ({"put": "a", "get": "b"}, "exactly one of `put`"),
@@ -59,9 +59,9 @@ async def test_artifact_steps_put_and_get(tmp_path: Path) -> None:
         ({"put": "a", "to": "b"}, "`to` requires `get`"),
     ],
 )
-async def test_a_wrong_artifact_step_is_refused(artifact: dict[str, Any], sentence: str) -> None:
+async def test_a_wrong_artifact_step_is_refused(artifact: dict[str, Any], message: str) -> None:
     async with engine("memory://") as operations:
-        with pytest.raises(Exception, match=sentence):
+        with pytest.raises(Exception, match=message):
             operations.load({"plan": "p", "steps": [{"id": "a", "artifact": artifact}]})
 
 
@@ -84,7 +84,7 @@ async def test_a_missing_file_and_a_damaged_artifact_fail_their_steps(tmp_path: 
 
 
 @pytest.mark.parametrize("step_class", ["light", "isolation"])
-async def test_a_step_may_say_how_it_ended_and_what_it_made(step_class: str) -> None:
+async def test_step_output_sets_status_error_and_artifacts(step_class: str) -> None:
     def step(status: str) -> dict[str, Any]:
         return {
             "plan": "p",
@@ -116,7 +116,7 @@ async def test_artifacts_of_iterations_are_in_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_artifacts_go_to_a_bucket_where_runwright_toml_says_so(tmp_path: Path, bucket: dict[str, str]) -> None:
+async def test_runwright_toml_selects_a_bucket_for_artifacts(tmp_path: Path, bucket: dict[str, str]) -> None:
     lines = [f'{name} = "{value}"' for name, value in bucket.items()]
     (tmp_path / "runwright.toml").write_text(
         "[artifacts]\n" + "\n".join(lines) + '\n[artifacts.retention]\ndefault = "30d"\n'
@@ -125,7 +125,7 @@ async def test_artifacts_go_to_a_bucket_where_runwright_toml_says_so(tmp_path: P
     async with engine("memory://") as operations:
         snapshot = await run_plan(operations, {"plan": "p", "steps": steps})
         assert snapshot.status == "COMPLETED", snapshot.root_cause
-        (kept,) = snapshot.artifacts
-        assert kept.uri.startswith("s3://artifacts/")
-        assert kept.expires_at is not None
+        (artifact,) = snapshot.artifacts
+        assert artifact.uri.startswith("s3://artifacts/")
+        assert artifact.expires_at is not None
         assert await operations.result(snapshot.run_id, "read") == "all is well"

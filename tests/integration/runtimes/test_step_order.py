@@ -1,4 +1,4 @@
-"""In which order steps run, and what becomes of those that do not."""
+"""The order of steps, and the reasons of those that are skipped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_plan_without_dependencies_runs_strictly_as_declared(
 async def test_independent_branches_never_wait_for_each_other(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one branch stands still, the other runs to its end."""
+    """While one branch is blocked, the other completes."""
     monkeypatch.chdir(tmp_path)
     go = tmp_path / "go"
     steps = [
@@ -77,7 +77,7 @@ async def test_ready_steps_start_in_the_order_of_declaration(store: str) -> None
     assert started == ["StepStarted root", "StepStarted z", "StepStarted m", "StepStarted a", "StepStarted k"]
 
 
-async def test_a_false_condition_skips_the_step_and_what_depends_on_it(store: str) -> None:
+async def test_false_condition_skips_the_step_and_its_dependents(store: str) -> None:
     steps = [
         {"id": "a", "python": python_inputs("0")},
         {"id": "b", "dependsOn": ["a"], "when": "{{ steps.a.result > 0 }}", "noop": {}},
@@ -93,7 +93,7 @@ async def test_a_false_condition_skips_the_step_and_what_depends_on_it(store: st
     assert statuses(snapshot)["e"] == "SUCCESS"
 
 
-async def test_in_a_sequential_plan_the_next_step_goes_on_after_a_false_condition(store: str) -> None:
+async def test_sequential_plan_continues_after_a_false_condition(store: str) -> None:
     steps = [
         {"id": "a", "when": False, "noop": {}},
         {"id": "b", "when": "{{ params.go }}", "noop": {}},
@@ -133,7 +133,7 @@ def failing_graph(on_failure: str, go: Path) -> dict[str, Any]:
     }
 
 
-async def test_on_failure_fail_lets_running_steps_end_and_skips_the_rest(store: str, tmp_path: Path) -> None:
+async def test_on_failure_fail_drains_the_run_and_skips_the_rest(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(failing_graph("fail", go)))
@@ -155,7 +155,7 @@ async def test_on_failure_fail_lets_running_steps_end_and_skips_the_rest(store: 
     assert len(snapshot.steps) == 6
 
 
-async def test_on_failure_continue_runs_all_that_does_not_depend_on_the_failure(store: str, tmp_path: Path) -> None:
+async def test_on_failure_continue_runs_all_independent_steps(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(store) as operations:
@@ -166,7 +166,7 @@ async def test_on_failure_continue_runs_all_that_does_not_depend_on_the_failure(
     assert skip_reasons(lines) == {"needs-bad": "DEPENDENCY_FAILED", "needs-needs-bad": "DEPENDENCY_FAILED"}
 
 
-async def test_on_failure_continue_goes_on_in_a_sequential_plan(store: str) -> None:
+async def test_on_failure_continue_runs_later_sequential_steps(store: str) -> None:
     steps = [{"id": "a", "python": FAIL}, {"id": "b", "noop": {}}, {"id": "c", "python": FAIL}, {"id": "d", "noop": {}}]
     async with engine(store) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "onFailure": "continue", "steps": steps})
@@ -176,7 +176,7 @@ async def test_on_failure_continue_goes_on_in_a_sequential_plan(store: str) -> N
     assert snapshot.root_cause.step_id == "a"
 
 
-async def test_on_failure_wait_skips_nothing_until_somebody_says_so(store: str, tmp_path: Path) -> None:
+async def test_on_failure_wait_skips_nothing_before_a_signal(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(store) as operations:
@@ -192,12 +192,12 @@ async def test_on_failure_wait_skips_nothing_until_somebody_says_so(store: str, 
         snapshot = await wait_for_end(operations, run_id)
         lines = await event_lines(operations, run_id)
     assert snapshot.status == "COMPLETED"
-    assert skip_reasons(lines) == {"bad": "OPERATOR_SKIP"}  # which does not propagate
+    assert skip_reasons(lines) == {"bad": "OPERATOR_SKIP"}  # An operator skip does not propagate.
     assert "StepSkipped bad #2 OPERATOR_SKIP" in lines
     assert statuses(snapshot)["needs-needs-bad"] == "SUCCESS"
 
 
-async def test_cancelling_a_run_that_waits_for_an_operator_skips_the_rest(store: str, tmp_path: Path) -> None:
+async def test_cancelling_a_waiting_run_skips_the_pending_steps(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     go.touch()
     async with engine(store) as operations:
@@ -213,7 +213,7 @@ async def test_cancelling_a_run_that_waits_for_an_operator_skips_the_rest(store:
 
 
 async def test_a_plan_of_many_steps_runs_each_once(store: str) -> None:
-    """More events than fit into one append, and more steps than there is room for at once."""
+    """More events than fit into one append, and more steps than the capacity allows at once."""
     steps: list[dict[str, Any]] = [{"id": f"s{n}", "noop": {}, "when": n % 3 != 0} for n in range(2500)]
     async with engine(store) as operations:
         snapshot = await run_plan(operations, {"plan": "p", "order": "graph", "steps": steps})
@@ -221,7 +221,7 @@ async def test_a_plan_of_many_steps_runs_each_once(store: str) -> None:
     assert (snapshot.completed_steps, snapshot.skipped_steps, len(snapshot.steps)) == (1666, 834, 2500)
 
 
-async def test_events_of_an_ended_run_verify_and_rebuild_alike(
+async def test_ended_runs_verify_and_rebuild_without_differences(
     durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

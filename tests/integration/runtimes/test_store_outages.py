@@ -1,4 +1,4 @@
-"""The store fails, lies or is slow while a run is going on. The run waits, and goes on where its log says it is."""
+"""A store that fails, loses answers or is slow during a run: the run waits and continues from its log."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from support.engine import (
 from support.waiting import until
 
 
-class Troubled:
-    """A log between the engine and the real one. `trouble` is asked before each call, `after` when it has been done."""
+class FaultyLog:
+    """A wrapper around the real log that calls `before` ahead of each call and `after` when it is done."""
 
     def __init__(self, log: rw.RunLog) -> None:
         self.real = log
-        self.trouble: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
         self.after: Callable[[str, tuple[Any, ...]], Any] = lambda *_: None
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.real, name)
-        if not asyncio.iscoroutinefunction(found):
-            return found
+        member = getattr(self.real, name)
+        if not asyncio.iscoroutinefunction(member):
+            return member
 
         async def call(*args: Any, **more: Any) -> Any:
-            self.trouble(name, args)
-            result = await found(*args, **more)
-            waiting = self.after(name, args)
-            if waiting is not None:
-                await waiting
+            self.before(name, args)
+            result = await member(*args, **more)
+            pending = self.after(name, args)
+            if pending is not None:
+                await pending
             return result
 
         return call
@@ -65,7 +65,7 @@ def not_written(*_: Any) -> None:
     raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "It was not written.", outcome="withdrawn")
 
 
-def who_knows(*_: Any) -> None:
+def outcome_unknown(*_: Any) -> None:
     raise rw.RunwrightError(rw.ErrorCode.STORE_UNAVAILABLE, "Nobody knows.", outcome="unknown")
 
 
@@ -75,24 +75,24 @@ def store(tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def troubled(
+async def engine_with_faulty_log(
     store: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
-) -> AsyncGenerator[tuple[Operations, Troubled]]:
-    logs: list[Troubled] = []
+) -> AsyncGenerator[tuple[Operations, FaultyLog]]:
+    logs: list[FaultyLog] = []
 
     @asynccontextmanager
-    async def opened(url: str) -> AsyncGenerator[Any]:
+    async def open_faulty_log(url: str) -> AsyncGenerator[Any]:
         async with open_log(url) as log:
-            logs.append(Troubled(log))
+            logs.append(FaultyLog(log))
             yield logs[-1]
 
-    monkeypatch.setattr("runwright.control.bootstrap.open_log", opened)
+    monkeypatch.setattr("runwright.control.bootstrap.open_log", open_faulty_log)
     async with engine(store, **settings) as operations:
         yield operations, logs[-1]
 
 
-def holds(args: tuple[Any, ...], event_type: str) -> bool:
-    """Whether these arguments of an append hold such an event."""
+def contains_event(args: tuple[Any, ...], event_type: str) -> bool:
+    """Whether the arguments of an append contain an event of this type."""
     return any(
         getattr(getattr(made, "stored", made), "event_type", None) == event_type
         for part in args
@@ -106,18 +106,20 @@ def plan(file: Path, **step: Any) -> dict[str, Any]:
     return {"plan": "p", "steps": [{"id": name, "python": note, **step} for name in "abc"]}
 
 
-async def test_a_short_outage_is_waited_for(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_completes_after_short_store_outages(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries = 0
 
-    def sometimes(name: str, args: tuple[Any, ...]) -> None:
+    def fail_two_of_three(name: str, args: tuple[Any, ...]) -> None:
         nonlocal tries
         if name in WRITES:
             tries += 1
             if tries % 3:
                 not_written()
 
-    async with troubled(store, monkeypatch) as (operations, log):
-        log.trouble = sometimes
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
+        log.before = fail_two_of_three
         snapshot = await run_plan(operations, plan(tmp_path / "notes"))
         lines = await event_lines(operations, snapshot.run_id)
     assert snapshot.status == "COMPLETED"
@@ -135,9 +137,9 @@ async def test_an_append_whose_answer_was_lost_is_not_done_twice(
         if name in WRITES:
             lost += 1
             if lost % 2:
-                who_knows()
+                outcome_unknown()
 
-    async with troubled(store, monkeypatch) as (operations, log):
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
         log.after = lose_answers
         snapshot = await run_plan(operations, plan(tmp_path / "notes"))
         lines = await event_lines(operations, snapshot.run_id)
@@ -147,21 +149,21 @@ async def test_an_append_whose_answer_was_lost_is_not_done_twice(
     assert len((tmp_path / "notes").read_text().splitlines()) == 3
 
 
-async def test_an_end_that_does_not_get_in_within_the_write_budget_fails_the_attempt(
+async def test_end_beyond_the_write_budget_fails_the_attempt(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 12: it is retryable, offered until the store is back, and nothing dependent starts meanwhile."""
+    """Decision 12: the failure is retryable and is offered until the store is back; no dependent step starts."""
     refused = 0
 
     def no_completions(name: str, args: tuple[Any, ...]) -> None:
         nonlocal refused
-        if name in WRITES and holds(args, "StepCompleted") and not (tmp_path / "back").exists():
+        if name in WRITES and contains_event(args, "StepCompleted") and not (tmp_path / "back").exists():
             refused += 1
             not_written()
 
-    async with troubled(store, monkeypatch) as (operations, log):
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
         operations.services.write_budget = 0.3
-        log.trouble = no_completions
+        log.before = no_completions
         run_id = await operations.start(
             operations.load(plan(tmp_path / "notes", retry={"maxAttempts": 2, "initial": "0.2s", "jitter": False}))
         )
@@ -182,16 +184,16 @@ async def test_an_end_that_does_not_get_in_within_the_write_budget_fails_the_att
     ]
 
 
-async def test_an_end_that_may_have_got_in_is_never_followed_by_its_opposite(
+async def test_end_with_unknown_outcome_is_never_contradicted(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 12: what was handed to the store is settled only by offering the same key again."""
+    """Decision 12: an append with an unknown outcome is resolved only by offering the same key again."""
 
     def lose_then_fail(name: str, args: tuple[Any, ...]) -> None:
-        if name in WRITES and holds(args, "StepCompleted"):
-            who_knows()
+        if name in WRITES and contains_event(args, "StepCompleted"):
+            outcome_unknown()
 
-    async with troubled(store, monkeypatch) as (operations, log):
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
         operations.services.write_budget = 0.2
         log.after = lose_then_fail
         run_id = await operations.start(
@@ -207,10 +209,10 @@ async def test_an_end_that_may_have_got_in_is_never_followed_by_its_opposite(
 
 
 @pytest.mark.parametrize("seconds", [1.0, 3.0])
-async def test_a_store_that_was_away_altogether_comes_back_and_all_runs_go_on(
+async def test_all_runs_continue_after_a_full_store_outage(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Shorter than the lease, and longer: then it is lost, and what nobody else has taken is taken up again."""
+    """Outages shorter and longer than the lease; after a longer one, the engine claims its runs again."""
     go = tmp_path / "go"
     documents = [
         {"plan": "held", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]},
@@ -240,22 +242,22 @@ async def test_a_store_that_was_away_altogether_comes_back_and_all_runs_go_on(
             ],
         },
     ]
-    async with troubled(store, monkeypatch, lease_ttl=2.0, park_after=0.0) as (operations, log):
+    async with engine_with_faulty_log(store, monkeypatch, lease_ttl=2.0, park_after=0.0) as (operations, log):
         operations.services.write_budget = 0.3
-        found = [await operations.start(operations.load(document)) for document in documents]
-        await wait_for_event(operations, found[0], "StepStarted", "a")
-        log.trouble = not_written
+        run_ids = [await operations.start(operations.load(document)) for document in documents]
+        await wait_for_event(operations, run_ids[0], "StepStarted", "a")
+        log.before = not_written
         await asyncio.sleep(seconds)
-        log.trouble = lambda *_: None
+        log.before = lambda *_: None
         go.touch()
-        snapshots = [await wait_for_end(operations, run_id) for run_id in found]
+        snapshots = [await wait_for_end(operations, run_id) for run_id in run_ids]
     assert [snapshot.status for snapshot in snapshots] == ["COMPLETED"] * 4
 
 
-async def test_a_signal_between_two_slices_of_a_large_append_loses_no_step(
+async def test_signal_between_slices_of_an_append_loses_no_step(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More events than fit into one append, and somebody writes in between: what was started has been started."""
+    """More events than fit into one append, and a signal in between: every started step is executed."""
     notes = tmp_path / "notes"
     steps: list[dict[str, Any]] = [
         {"id": f"go{n}", "python": {"call": "support.engine_steps:note", "args": {"file": str(notes)}}}
@@ -264,11 +266,11 @@ async def test_a_signal_between_two_slices_of_a_large_append_loses_no_step(
     steps += [{"id": f"no{n}", "when": False, "noop": {}} for n in range(2500)]
     slices = 0
 
-    async with troubled(store, monkeypatch) as (operations, log):
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
 
         def signal_in_between(name: str, args: tuple[Any, ...]) -> Any:
             nonlocal slices
-            if name not in WRITES or slices > 2 or not holds(args, "StepSkipped"):
+            if name not in WRITES or slices > 2 or not contains_event(args, "StepSkipped"):
                 return None
             slices += 1
             return send()
@@ -292,14 +294,14 @@ async def test_a_signal_between_two_slices_of_a_large_append_loses_no_step(
     assert len(processed) == slices
 
 
-async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_waits_until_a_large_value_can_be_stored(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine(store) as operations:
-        real, left = operations.engine.services.results.put, 2
+        real, remaining = operations.engine.services.results.put, 2
 
         async def put(*arguments: Any) -> None:
-            nonlocal left
-            if left:
-                left -= 1
+            nonlocal remaining
+            if remaining:
+                remaining -= 1
                 raise rw.RunwrightError(rw.ErrorCode.STORE_FULL, "No space left on device.")
             await real(*arguments)
 
@@ -315,7 +317,7 @@ async def test_a_value_that_cannot_be_put_aside_yet_is_waited_for(store: str, mo
     assert snapshot.status == "COMPLETED"
 
 
-async def test_a_step_log_that_cannot_be_written_does_not_stop_the_step(store: str, tmp_path: Path) -> None:
+async def test_step_completes_if_its_output_cannot_be_stored(store: str, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
     async with engine(store) as operations:
         snapshot = await run_plan(
@@ -328,23 +330,21 @@ async def test_a_step_log_that_cannot_be_written_does_not_stop_the_step(store: s
     assert snapshot.status == "COMPLETED"
 
 
-async def test_whoever_starts_a_run_is_told_when_the_lease_ends_meanwhile(
-    store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not cancelled, as if they had asked for that; and the same id again is the same run."""
+async def test_start_raises_an_error_if_the_lease_is_lost(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets an error and no cancellation; a second start with the same id continues the run."""
     document = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
-    async with troubled(store, monkeypatch, lease_ttl=0.5) as (operations, log):
-        log.trouble = lambda name, _: who_knows() if name in (*WRITES, "renew_lease") else None
+    async with engine_with_faulty_log(store, monkeypatch, lease_ttl=0.5) as (operations, log):
+        log.before = lambda name, _: outcome_unknown() if name in (*WRITES, "renew_lease") else None
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.start(operations.load(document), run_id="r")
         assert caught.value.code in ("STORE_UNAVAILABLE", "LEASE_LOST")
-        log.trouble = lambda *_: None
+        log.before = lambda *_: None
         await operations.start(operations.load(document), run_id="r")
         assert (await operations.wait("r", 10)).status == "COMPLETED"
 
 
-async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_path: Path) -> None:
-    """A process that was kept busy for too long does not know whether it still owns its runs; nobody else took them."""
+async def test_run_continues_after_its_lease_was_in_doubt(store: str, tmp_path: Path) -> None:
+    """A process that was blocked too long is unsure of its lease, but no other process claimed its runs."""
     go = tmp_path / "go"
     async with engine(store) as operations:
         steps = [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]
@@ -357,11 +357,11 @@ async def test_a_run_goes_on_after_its_lease_was_only_in_doubt(store: str, tmp_p
     assert snapshot.status == "COMPLETED"
 
 
-# The producer's own guard, and the registry of event ids
+# Validation by the producer, and the registry of event ids
 
 
-class Nonsense:
-    """A fact that cannot be: a step that completes twice, or never began."""
+class InvalidFact:
+    """An impossible fact: the completion of an attempt that never started."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -379,7 +379,7 @@ class Nonsense:
 async def test_an_event_that_the_state_machines_forbid_is_not_written(
     store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of that step nothing more is said; the rest of the run goes on, and an operator can end it."""
+    """The step gets no more events; the rest of the run continues, and an operator can cancel it."""
     go, other = tmp_path / "go", tmp_path / "other"
     steps = [
         {"id": "a", "python": wait_for_file_inputs(go), "dependsOn": []},
@@ -389,7 +389,7 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
         await wait_for_event(operations, run_id, "StepStarted", "b")
-        operations.engine._drivers[run_id].report(Nonsense("a"))
+        operations.engine._drivers[run_id].report(InvalidFact("a"))
         raised = await wait_for_alerts(operations, run_id, "INVALID_TRANSITION")
         assert raised[0].facts == {
             "invalidTransitionDetected": True,
@@ -410,29 +410,29 @@ async def test_an_event_that_the_state_machines_forbid_is_not_written(
     assert not snapshot.inconsistent
 
 
-class NonsenseOfTheRun(Nonsense):
+class InvalidRunFact(InvalidFact):
     def apply(self, decider: Decider) -> None:
         decider.emit("RunResumed", None, 7)
 
 
-async def test_a_run_of_which_nothing_can_be_said_is_left_for_a_person(store: str, tmp_path: Path) -> None:
+async def test_run_with_an_invalid_run_event_is_released(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     document = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     async with engine(store) as operations:
         run_id = await operations.start(operations.load(document), run_id="run-1")
         await wait_for_event(operations, run_id, "StepStarted", "a")
         before = await event_lines(operations, run_id)
-        operations.engine._drivers[run_id].report(NonsenseOfTheRun("a"))
+        operations.engine._drivers[run_id].report(InvalidRunFact("a"))
         await wait_for_alerts(operations, run_id, "INVALID_TRANSITION")
 
-        async def is_free() -> bool:
+        async def is_released() -> bool:
             return (await operations.log.find_run(run_id)).owner is None
 
-        await until(is_free)
+        await until(is_released)
         assert await event_lines(operations, run_id) == before
         assert (await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         go.touch()
-        await operations.start(operations.load(document), run_id="run-1")  # whoever takes it up goes on
+        await operations.start(operations.load(document), run_id="run-1")  # A new claim continues the run.
         snapshot = await wait_for_end(operations, run_id)
         assert [finding async for finding in operations.log.verify(run_id)] == []
     assert snapshot.status == "COMPLETED"
@@ -445,13 +445,13 @@ def test_an_event_keeps_its_id_until_it_is_in_the_log() -> None:
     made = draft("StepStarted", "2026-01-01T00:00:00.000000Z", 1, "a")
     again = draft("StepStarted", "2026-01-01T00:00:09.000000Z", 2, "a")
     first = registry.prepare(made)
-    registry.remember([first])  # it was offered, and nobody knows yet whether it got in
+    registry.remember([first])  # It was offered, with an unknown outcome.
     assert registry.prepare(again).event_id == first.event_id
     assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "b")).event_id != first.event_id
     assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "a", 2)).event_id != first.event_id
 
 
-async def test_every_event_of_a_run_has_an_id_of_its_own(store: str, tmp_path: Path) -> None:
+async def test_every_event_of_a_run_has_a_unique_id(store: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     async with engine(store) as operations:
         run_id = await operations.start(
@@ -465,7 +465,7 @@ async def test_every_event_of_a_run_has_an_id_of_its_own(store: str, tmp_path: P
     assert all(record.event_id[14] == "4" for record in records)
 
 
-async def test_a_clock_that_is_set_back_harms_nobody(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_completes_when_the_clock_is_set_back(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine(store) as operations:
         clock = operations.log.clock
         now = clock.now
@@ -490,10 +490,10 @@ async def test_a_clock_that_is_set_back_harms_nobody(store: str, monkeypatch: py
     assert step_of(snapshot, "w").status == "SUCCESS"
 
 
-async def test_waiters_are_told_when_a_driver_breaks(
+async def test_waiters_get_the_error_of_a_failed_driver(
     store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of ours: an alert says so, nobody waits for ever, and other runs go on."""
+    """An internal error raises an alert and ends every wait; other runs continue."""
     async with engine(store) as operations:
         real = Decider.decide
 
@@ -514,9 +514,9 @@ async def test_waiters_are_told_when_a_driver_breaks(
         assert (await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         monkeypatch.setattr(Decider, "decide", real)
 
-        async def free() -> bool:
+        async def is_released() -> bool:
             return (await operations.log.find_run(run_id)).owner is None
 
-        await until(free, "the release of the run")
+        await until(is_released, "the release of the run")
         await operations.resume(run_id)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"

@@ -1,4 +1,4 @@
-"""Every route, for everybody: nobody, tokens that are no longer good, other tenants, and each role."""
+"""Authorization of every route: without a token, with invalid tokens, for other tenants and for each role."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from support.server import HELLO, WAITING, RunningServer, run_path, running_serv
 
 class Route(NamedTuple):
     act: Action | None
-    """What it takes; None where anybody who is known may."""
+    """The required action; None if any valid token suffices."""
     body: Any = None
     about_run: bool = True
-    """Whoever does not know the run is told that there is none."""
+    """Whether callers without access get 404 for the run."""
 
 
 SIGNAL = "9b2d6c1e-8f44-4c0b-9a57-0d6a1f1c2e33"
@@ -69,7 +69,7 @@ ROUTES: dict[tuple[str, str], Route] = {
 }
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 DECIDES = {"/v1/runs/{runId}/signals", "/v1/runs/{runId}/events/{name}"}
-"""Where the signal's own rule decides: who may send signals at all is told in the run's log that not this one."""
+"""Routes where the rule of the signal decides; a denial is recorded in the log of the run."""
 
 
 def filled(path: str) -> str:
@@ -82,30 +82,28 @@ def filled(path: str) -> str:
     return path.replace("{signalId}", SIGNAL).replace("{tokenId}", "nosuch")
 
 
-async def ask(there: RunningServer, token: str | None, key: tuple[str, str], **more: Any) -> httpx.Response:
-    """The answer's status and, unless it streams, its body."""
+async def send(there: RunningServer, token: str | None, key: tuple[str, str], **more: Any) -> httpx.Response:
+    """Return the response; its body is read unless it is a stream."""
     method, path = key
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     body = {"json": ROUTES[key].body} if ROUTES[key].body is not None else {}
     if key == ("POST", "/v1/runs/{runId}/signals"):
         body["json"] = {**body["json"], "signalId": str(uuid4())}
-    async with (
-        httpx.AsyncClient(base_url=there.address, headers=headers, timeout=30) as http,
-        http.stream(method, filled(path), **body, **more) as answer,
-    ):
+    http = there.anonymous.http
+    async with http.stream(method, filled(path), headers=headers, timeout=30, **body, **more) as answer:
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             await answer.aread()
         return answer
 
 
-async def test_the_table_has_every_route(file_store: str) -> None:
+async def test_table_lists_every_route(file_store: str) -> None:
     async with running_server(file_store) as there:
         document = await there.caller().get("/openapi.json")
         found = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
         assert found == set(ROUTES) | OPEN
 
 
-async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) -> None:
+async def test_every_route_requires_a_valid_token(file_store: str) -> None:
     async with running_server(file_store) as there:
         admin = await there.caller_with("Admin", name="root")
         await admin.start(WAITING, context={"runId": "mine"})
@@ -123,10 +121,10 @@ async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) 
             "no token of ours": "eyJhbGciOi",
             "of another token": f"{revoked.rpartition('_')[0]}_{good.rpartition('_')[2]}",
         }
-        service.failed_login_limiter = RateLimiter(0, service.log.clock.monotonic)  # here they are meant
+        service.failed_login_limiter = RateLimiter(0, service.log.clock.monotonic)  # The failures are intended here.
         for who, token in wrong.items():
             for key in ROUTES:
-                answer = await ask(there, token, key)
+                answer = await send(there, token, key)
                 problem = answer.json()
                 assert answer.status_code == 401, (who, key, problem)
                 assert problem["code"] == ("AUTHN_REQUIRED" if token is None else "AUTHN_FAILED")
@@ -135,7 +133,7 @@ async def test_without_a_good_token_there_is_nothing_to_be_had(file_store: str) 
             await there.caller().get(path)
 
 
-async def test_what_each_role_and_scope_may(file_store: str) -> None:
+async def test_each_role_and_scope_has_exactly_its_permissions(file_store: str) -> None:
     async with running_server(file_store) as there:
         admin = await there.caller_with("Admin", name="root")
         await admin.start(WAITING, context={"runId": "mine"})
@@ -148,7 +146,7 @@ async def test_what_each_role_and_scope_may(file_store: str) -> None:
                     holder == needed or (holder in rank and needed in rank and rank[holder] >= rank[needed])
                     for needed in ALLOWED[route.act]
                 )
-                answer = await ask(there, caller.token, key)
+                answer = await send(there, caller.token, key)
                 if allowed and key[1] in DECIDES and rank.get(holder, 0) < 1:
                     assert answer.json()["decision"]["decision"] == "REJECTED", (holder, key)
                     continue
@@ -157,7 +155,7 @@ async def test_what_each_role_and_scope_may(file_store: str) -> None:
                 assert answer.status_code == 403 if not allowed else answer.status_code < 500, (holder, key, code)
 
 
-async def test_another_tenants_run_is_not_there(store: str) -> None:
+async def test_run_of_another_tenant_is_not_found(store: str) -> None:
     async with running_server(store) as there:
         mine = await there.caller_with("Engineer", tenant="acme")
         before = await mine.start_waiting("mine")
@@ -165,7 +163,7 @@ async def test_another_tenants_run_is_not_there(store: str) -> None:
         for key, route in ROUTES.items():
             if not route.about_run:
                 continue
-            answer = await ask(there, other.token, key)
+            answer = await send(there, other.token, key)
             assert (answer.status_code, answer.json()["code"]) == (404, "RUN_NOT_FOUND"), key
             nosuch = answer.json()["detail"]
             assert nosuch == "Run 'mine' not found. `runwright list` shows the existing runs."
@@ -182,7 +180,7 @@ async def test_another_tenants_run_is_not_there(store: str) -> None:
         await mine.signal("mine", "CANCEL")
 
 
-async def test_what_concerns_every_tenant_is_not_for_one(file_store: str) -> None:
+async def test_tenant_admin_cannot_use_store_wide_routes(file_store: str) -> None:
     async with running_server(file_store) as there:
         bound = await there.caller_with("Admin", tenant="acme", scopes=("metrics",))
         for path in ("/v1/verify", "/v1/heads", "/metrics"):
@@ -190,7 +188,7 @@ async def test_what_concerns_every_tenant_is_not_for_one(file_store: str) -> Non
         assert (await bound.post("/v1/rebuild", None, 403))["code"] == "AUTHZ_DENIED"
 
 
-async def test_an_admin_of_a_tenant_makes_tokens_for_it_alone(file_store: str) -> None:
+async def test_tenant_admin_creates_tokens_for_own_tenant_only(file_store: str) -> None:
     async with running_server(file_store) as there:
         bound = await there.caller_with("Admin", tenant="acme")
         made = await bound.post("/v1/tokens", {"name": "jane", "roles": ["Operator"]}, 201)
@@ -208,7 +206,7 @@ async def test_an_admin_of_a_tenant_makes_tokens_for_it_alone(file_store: str) -
         assert (await jane.get("/v1/whoami", 401))["code"] == "AUTHN_FAILED"
 
 
-async def test_an_operator_runs_what_engineers_have_brought(file_store: str) -> None:
+async def test_operator_runs_only_plans_that_are_stored(file_store: str) -> None:
     async with running_server(file_store) as there:
         engineer, operator = await there.caller_with("Engineer"), await there.caller_with("Operator")
         assert (await operator.start(HELLO, 403))["code"] == "AUTHZ_DENIED"
@@ -216,7 +214,7 @@ async def test_an_operator_runs_what_engineers_have_brought(file_store: str) -> 
         await operator.run(HELLO)
 
 
-async def test_the_store_has_no_token_in_it(file_store: str) -> None:
+async def test_store_contains_no_token_text(file_store: str) -> None:
     async with running_server(file_store) as there:
         admin = await there.caller_with("Admin")
         await admin.get("/v1/runs")
@@ -226,7 +224,7 @@ async def test_the_store_has_no_token_in_it(file_store: str) -> None:
         assert all(secret not in file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-async def test_the_audit_tells_who_did_what_and_who_could_not(store: str) -> None:
+async def test_audit_records_allowed_and_denied_actions(store: str) -> None:
     async with running_server(store) as there:
         admin = await there.caller_with("Admin", name="root")
         viewer = await there.caller_with("Viewer", tenant="acme", name="vera")

@@ -1,4 +1,4 @@
-"""The client: what is written for `rw.open()` runs against a server by changing one line."""
+"""The client: code for `rw.open()` runs against a server after a change of one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def app(request: pytest.FixtureRequest, file_store: str) -> Iterator[rw.App]:
         yield connected
 
 
-def test_one_line_is_all_that_changes(app: rw.App) -> None:
+def test_app_runs_plans_embedded_and_on_a_server(app: rw.App) -> None:
     run = app.start(TWO, n=3)
     assert run.wait().status == "COMPLETED"
     assert str(run.status) == "COMPLETED"
@@ -55,7 +55,7 @@ def test_events_are_followed_and_signals_decided(app: rw.App) -> None:
     assert (refused.decision, refused.code) == ("REJECTED", "RUN_TERMINAL")
 
 
-def test_errors_are_the_same(app: rw.App) -> None:
+def test_errors_have_the_same_codes_on_a_server(app: rw.App) -> None:
     for work, code in (
         (lambda: app.run("nosuch"), "RUN_NOT_FOUND"),
         (lambda: app.start(TWO, nosuch=1), "INVALID_ARGUMENT"),
@@ -68,7 +68,7 @@ def test_errors_are_the_same(app: rw.App) -> None:
         assert caught.value.code == code
 
 
-def test_a_failed_run_is_run_again(app: rw.App) -> None:
+def test_failed_run_can_be_rerun(app: rw.App) -> None:
     run = app.start({"plan": "bad", "steps": [{"id": "a", "noop": {}}, {"id": "b", "shell": "exit 3"}]})
     assert run.wait().status == "FAILED"
     again = app.rerun(run.run_id, from_step="b")
@@ -89,7 +89,7 @@ def twice(n: int):
 """
 
 
-def test_a_plan_in_python_with_its_code(app: rw.App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_plan_runs_with_its_code(app: rw.App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server finds the steps' code where the plan's file is; here that is the same machine."""
     name = f"flow_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(FLOW)
@@ -101,7 +101,7 @@ def test_a_plan_in_python_with_its_code(app: rw.App, tmp_path: Path, monkeypatch
     sys.modules.pop(name)
 
 
-def test_plans_in_plans(app: rw.App, tmp_path: Path) -> None:
+def test_plan_can_run_another_plan(app: rw.App, tmp_path: Path) -> None:
     (tmp_path / "child.yaml").write_text(
         "plan: child\nsteps:\n  - {id: x, python: {code: 3 + 4}}\nresult: '{{ steps.x.result }}'\n"
     )
@@ -111,7 +111,7 @@ def test_plans_in_plans(app: rw.App, tmp_path: Path) -> None:
     assert run.result("sub") == 7
 
 
-async def test_the_same_on_an_event_loop(file_store: str) -> None:
+async def test_async_client_runs_plans(file_store: str) -> None:
     with server_in_thread(file_store) as address:
         async with rw.connect_async(address) as app:
             run = await app.start(TWO)
@@ -120,7 +120,7 @@ async def test_the_same_on_an_event_loop(file_store: str) -> None:
             assert [record.run_seq async for record in run.events()][:3] == [1, 2, 3]
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_unreachable_server_is_reported() -> None:
     with pytest.raises(rw.RunwrightError) as caught, rw.connect("http://127.0.0.1:1") as app:
         app.run("x")
     assert caught.value.code == "SERVER_UNREACHABLE"
@@ -129,7 +129,7 @@ def test_a_server_that_is_not_there() -> None:
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
-def test_a_wrong_token_says_so(file_store: str) -> None:
+def test_wrong_token_is_refused(file_store: str) -> None:
     with server_in_thread(file_store) as address:
         with rw.connect(address) as app:
             app.start(TWO).wait()

@@ -17,8 +17,8 @@ def event(kind: str, run: str = "r1", tenant: str = "default", **more: Any) -> d
 
 
 async def test_one_event_is_appended_once(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         sent = event("RunQueued")
         first = await me.post("/v1/events", sent, 201)
         assert first["appended"] == [sent["eventId"]]
@@ -27,9 +27,9 @@ async def test_one_event_is_appended_once(store: str) -> None:
         assert again["results"][0]["runSeq"] == 1
 
 
-async def test_a_refused_event_is_a_problem(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_refused_event_is_a_problem_document(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         await me.post("/v1/events", event("RunQueued"), 201)
         assert (await me.post("/v1/events", event("RunCompleted"), 409))["code"] == "INVALID_TRANSITION"
         assert (await me.post("/v1/events", {**event("RunStarted"), "idempotencyKey": "0" * 64}, 400))[
@@ -43,9 +43,9 @@ async def test_a_refused_event_is_a_problem(store: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["list", "object", "lines"])
-async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, form: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_batch_is_appended_up_to_the_first_refusal_per_run(store: str, form: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         events = [
             event("RunQueued"),
             event("RunQueued", "r2"),
@@ -88,25 +88,25 @@ async def test_many_events_go_in_up_to_the_first_that_is_refused(store: str, for
         b"1e999",
     ],
 )
-async def test_what_is_no_event(file_store: str, body: bytes) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_bodies_without_valid_events_are_refused(file_store: str, body: bytes) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         answer = await me.http.post("/v1/events", content=body, headers={"content-type": "application/json"})
         assert answer.status_code == 400, answer.text
         assert answer.json()["code"] == "SCHEMA_VALIDATION_FAILED"
         assert (await me.get("/v1/runs"))["runs"] == []
 
 
-async def test_a_tenant_writes_its_own_events_alone(store: str) -> None:
-    async with running_server(store) as there:
-        mine = await there.caller_with(scopes=("events:server",), tenant="acme")
-        other = await there.caller_with(scopes=("events:server",), tenant="other")
+async def test_tenant_can_write_only_its_own_events(store: str) -> None:
+    async with running_server(store) as server:
+        mine = await server.caller_with(scopes=("events:server",), tenant="acme")
+        other = await server.caller_with(scopes=("events:server",), tenant="other")
         await mine.post("/v1/events", event("RunQueued", tenant="acme"), 201)
         named = await other.post("/v1/events", event("RunStarted", tenant="acme"), 403)
         assert named["code"] == "AUTHZ_TENANT_FORBIDDEN"
-        taken = await other.post("/v1/events", event("RunStarted", tenant="other"), 409)
-        assert taken["code"] == "RUN_CONTEXT_MISMATCH"
-        assert "acme" not in taken["detail"]
+        mismatch = await other.post("/v1/events", event("RunStarted", tenant="other"), 409)
+        assert mismatch["code"] == "RUN_CONTEXT_MISMATCH"
+        assert "acme" not in mismatch["detail"]
         mixed = await other.post(
             "/v1/events",
             [event("RunQueued", "r2", "other"), event("RunStarted", "r1", "acme"), event("RunStarted", "r2", "other")],
@@ -117,18 +117,18 @@ async def test_a_tenant_writes_its_own_events_alone(store: str) -> None:
             "AUTHZ_TENANT_FORBIDDEN",
             "appended",
         ]
-        row = await there.service.log.find_run("r1")
+        row = await server.service.log.find_run("r1")
         assert row.last_seq == 1
 
 
-async def test_a_worker_does_not_speak_for_the_server(store: str) -> None:
-    async with running_server(store) as there:
-        server = await there.caller_with(scopes=("events:server",))
-        worker = await there.caller_with(scopes=("events:worker",))
-        await server.post("/v1/events", [event("RunQueued"), event("RunStarted")])
-        refused = await worker.post("/v1/events", event("RunCompleted"), 403)
+async def test_worker_cannot_write_server_events(store: str) -> None:
+    async with running_server(store) as server:
+        server_caller = await server.caller_with(scopes=("events:server",))
+        worker_caller = await server.caller_with(scopes=("events:worker",))
+        await server_caller.post("/v1/events", [event("RunQueued"), event("RunStarted")])
+        refused = await worker_caller.post("/v1/events", event("RunCompleted"), 403)
         assert refused["code"] == "AUTHZ_DENIED"
-        await worker.post("/v1/events", event("StepStarted", step_id="a"), 201)
-        both = await worker.post("/v1/events", [event("RunFailed"), event("StepCompleted", step_id="a")], 207)
+        await worker_caller.post("/v1/events", event("StepStarted", step_id="a"), 201)
+        both = await worker_caller.post("/v1/events", [event("RunFailed"), event("StepCompleted", step_id="a")], 207)
         assert [each["status"] for each in both["results"]] == ["refused", "not_attempted"]
-        await worker.post("/v1/events", event("Something.Else", step_id="x"), 201)  # nobody knows whose that is
+        await worker_caller.post("/v1/events", event("Something.Else", step_id="x"), 201)  # an unknown type has no role

@@ -1,4 +1,4 @@
-"""What comes through the gate, and what does not: hosts, heads, bodies, rates, and callers who do not mean well."""
+"""Middleware: hosts, headers, bodies, rate limits, and hostile callers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.server import HELLO, RunningServer, run_path, running_server
 
 
 async def raw(
-    there: RunningServer, head: bytes, *, wait: float = 10.0, body: bytes = b"", close: bool = False
+    server: RunningServer, head: bytes, *, wait: float = 10.0, body: bytes = b"", close: bool = False
 ) -> bytes:
-    """What the server sends back to these very bytes, until it closes the connection or falls silent."""
-    host, port = there.address.removeprefix("http://").split(":")
+    """Send bytes and return the response, until the server closes the connection or the wait ends."""
+    host, port = server.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(head + body)
@@ -41,19 +41,19 @@ def problem_in(answer: bytes) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(body)
 
 
-async def test_every_answer_has_the_requests_id(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_every_response_has_a_request_id(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         own = await me.http.get("/v1/runs", headers={"x-request-id": "abc-1"})
         assert own.headers["x-request-id"] == "abc-1"
         given = await me.http.get("/nope", headers={"x-request-id": "no spaces, please"})
         assert given.json()["requestId"] == given.headers["x-request-id"] != "no spaces, please"
 
 
-async def test_while_the_door_is_open_only_the_local_user_comes_in(file_store: str) -> None:
-    """Neither a page that was given a name for this address, nor what a proxy brings, is the local user."""
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_without_tokens_only_the_local_user_has_access(file_store: str) -> None:
+    """A request with a foreign host name or through a proxy is not from the local user."""
+    async with running_server(file_store) as server:
+        me = server.caller()
         await me.get("/v1/runs")
         for headers in ({"host": "evil.example"}, {"x-forwarded-for": "192.0.2.1"}, {"forwarded": "for=192.0.2.1"}):
             assert (await me.get("/v1/runs", 401, headers=headers))["code"] == "AUTHN_REQUIRED"
@@ -61,29 +61,29 @@ async def test_while_the_door_is_open_only_the_local_user_comes_in(file_store: s
             await me.get("/v1/runs", headers={"host": name})
 
 
-async def test_the_door_closes_with_the_first_token(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_first_token_ends_access_without_a_token(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         made = await me.post("/v1/tokens", {"name": "first", "roles": ["Admin"]}, 201)
         assert (await me.get("/v1/runs", 401))["code"] == "AUTHN_REQUIRED"
-        await there.caller(made["token"]).get("/v1/runs")
+        await server.caller(made["token"]).get("/v1/runs")
 
 
-async def test_nobody_listens_beyond_this_machine_without_tokens(file_store: str) -> None:
+async def test_public_address_requires_a_token(file_store: str) -> None:
     with pytest.raises(RunwrightError) as caught:
         async with running_server(file_store, host="0.0.0.0"):
             pass
     assert caught.value.code == "AUTHN_REQUIRED"
-    async with running_server(file_store) as there:
-        admin = await there.caller_with("Admin")
-    async with running_server(file_store, host="0.0.0.0") as there:
-        address = there.address.replace("0.0.0.0", "127.0.0.1")
-        there.address = address
-        await there.caller(admin.token).get("/v1/runs")
-        assert (await there.caller().get("/v1/runs", 401))["code"] == "AUTHN_REQUIRED"
+    async with running_server(file_store) as server:
+        admin = await server.caller_with("Admin")
+    async with running_server(file_store, host="0.0.0.0") as server:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        server.address = address
+        await server.caller(admin.token).get("/v1/runs")
+        assert (await server.caller().get("/v1/runs", 401))["code"] == "AUTHN_REQUIRED"
 
 
-def test_what_is_local() -> None:
+def test_loopback_hosts_are_recognized() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.1", "localhost.evil.example", "", "127.0.0.1.evil")))
 
@@ -99,18 +99,18 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
-async def test_a_page_elsewhere_cannot_post(file_store: str, kind: str | None) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_post_requires_a_json_content_type(file_store: str, kind: str | None) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         headers = {} if kind is None else {"content-type": kind}
         body = json.dumps({"plan": HELLO}).encode()
         answer = await me.http.post("/v1/runs", content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (415, "MEDIA_TYPE_NOT_SUPPORTED")
 
 
-async def test_bodies_have_a_limit(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_bodies_over_the_limit_are_refused(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         large = {"plan": HELLO, "params": {"x": "y" * (3 << 20)}}
         assert (await me.post("/v1/runs", large, 413))["code"] == "PAYLOAD_TOO_LARGE"
 
@@ -139,18 +139,18 @@ async def test_bodies_have_a_limit(file_store: str) -> None:
         None,
     ],
 )
-async def test_a_body_that_is_not_what_it_should_be(file_store: str, body: Any) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_invalid_bodies_are_refused(file_store: str, body: Any) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         answer = await me.http.post("/v1/runs", json=body)
         assert answer.status_code in (400, 422), answer.text
         assert answer.headers["content-type"].startswith("application/problem+json")
         assert (await me.get("/v1/runs"))["runs"] == []
 
 
-async def test_numbers_that_are_none(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_numbers_that_are_not_finite_are_refused(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         for number in (b"1e999", b"NaN", b"Infinity"):
             body = (
                 b'{"plan": {"plan": "p", "params": {"x": 1}, "steps": [{"id": "a", "noop": {}}]}, "params": {"x": %b}}'
@@ -160,9 +160,9 @@ async def test_numbers_that_are_none(file_store: str) -> None:
             assert answer.status_code == 400, answer.text
 
 
-async def test_one_caller_has_so_much_a_second(file_store: str) -> None:
-    async with running_server(file_store, rate=5) as there:
-        me, other = await there.caller_with("Viewer", name="a"), await there.caller_with("Viewer", name="b")
+async def test_rate_limit_is_per_caller(file_store: str) -> None:
+    async with running_server(file_store, rate=5) as server:
+        me, other = await server.caller_with("Viewer", name="a"), await server.caller_with("Viewer", name="b")
         answers = [await me.http.get("/v1/whoami") for _ in range(15)]
         late = [answer for answer in answers if answer.status_code == 429]
         assert late
@@ -170,29 +170,29 @@ async def test_one_caller_has_so_much_a_second(file_store: str) -> None:
         await other.get("/v1/whoami")
 
 
-async def test_guessing_is_slowed_down(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        await there.caller_with("Admin")
-        guesser = there.caller("rwt_0123456789abcdef_guess")
+async def test_guessing_tokens_is_rate_limited(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        await server.caller_with("Admin")
+        guesser = server.caller("rwt_0123456789abcdef_guess")
         codes = [(await guesser.http.get("/v1/runs")).status_code for _ in range(40)]
         assert codes[0] == 401
         assert 429 in codes
 
 
-async def test_a_head_that_never_ends_is_cut_off(file_store: str) -> None:
-    async with running_server(file_store, header_seconds=0.5) as there:
+async def test_unfinished_headers_time_out(file_store: str) -> None:
+    async with running_server(file_store, header_seconds=0.5) as server:
         began = time.monotonic()
-        status, problem = problem_in(await raw(there, b"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "))
+        status, problem = problem_in(await raw(server, b"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "))
         assert (status, problem["status"]) == (408, 408)
         assert time.monotonic() - began < 8
-        assert await raw(there, b"") == b""
-        await there.caller().get("/v1/runs")
+        assert await raw(server, b"") == b""
+        await server.caller().get("/v1/runs")
 
 
-async def test_a_slow_body_is_cut_off(file_store: str) -> None:
-    async with running_server(file_store, body_seconds=0.5) as there:
+async def test_slow_body_times_out(file_store: str) -> None:
+    async with running_server(file_store, body_seconds=0.5) as server:
         head = b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-        status, problem = problem_in(await raw(there, head))
+        status, problem = problem_in(await raw(server, head))
         assert (status, problem["code"]) == (408, "REQUEST_TIMEOUT")
 
 
@@ -204,11 +204,11 @@ async def test_a_slow_body_is_cut_off(file_store: str) -> None:
         b"GET /v1/runs HTTP/1.1\r\n" + b"".join(b"X-%d: %d\r\n" % (n, n) for n in range(5000)) + b"\r\n",
     ],
 )
-async def test_a_head_that_is_too_large_is_refused(file_store: str, head: bytes) -> None:
-    async with running_server(file_store) as there:
-        status, problem = problem_in(await raw(there, head))
+async def test_too_large_headers_are_refused(file_store: str, head: bytes) -> None:
+    async with running_server(file_store) as server:
+        status, problem = problem_in(await raw(server, head))
         assert (status, problem["status"]) == (431, 431)
-        await there.caller().get("/v1/runs")
+        await server.caller().get("/v1/runs")
 
 
 @pytest.mark.parametrize(
@@ -223,73 +223,73 @@ async def test_a_head_that_is_too_large_is_refused(file_store: str, head: bytes)
         b"POST /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\nzz\r\n",
     ],
 )
-async def test_nonsense_on_the_wire_does_no_harm(file_store: str, head: bytes) -> None:
-    async with running_server(file_store) as there:
-        answer = await raw(there, head, wait=3)
+async def test_malformed_requests_are_refused(file_store: str, head: bytes) -> None:
+    async with running_server(file_store) as server:
+        answer = await raw(server, head, wait=3)
         assert answer.split()[1] in (b"400", b"404", b"505"), answer[:200]
-        await there.caller().get("/v1/runs")
+        await server.caller().get("/v1/runs")
 
 
-async def test_a_caller_who_says_all_and_closes_its_half_gets_its_answer(file_store: str) -> None:
-    async with running_server(file_store) as there:
+async def test_half_closed_connection_gets_its_response(file_store: str) -> None:
+    async with running_server(file_store) as server:
         head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-        assert b'"ok"' in await raw(there, head, close=True)
+        assert b'"ok"' in await raw(server, head, close=True)
         half = b"POST /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
-        await raw(there, half, close=True, wait=1)
-        await there.caller().get("/v1/runs")
+        await raw(server, half, close=True, wait=1)
+        await server.caller().get("/v1/runs")
 
 
-async def test_more_than_it_can_take_is_sent_away(file_store: str) -> None:
-    async with running_server(file_store, connections=5) as there:
-        host, port = there.address.removeprefix("http://").split(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
+async def test_connections_over_the_limit_get_503(file_store: str) -> None:
+    async with running_server(file_store, connections=5) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
         try:
-            answer = await raw(there, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", wait=5)
+            answer = await raw(server, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", wait=5)
             assert answer.split()[1] == b"503"
         finally:
-            for _, writer in held:
+            for _, writer in opened:
                 writer.close()
         await asyncio.sleep(0.1)
-        await there.caller().get("/healthz")
+        await server.caller().get("/healthz")
 
 
-async def test_what_is_long_is_compressed(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_long_responses_are_compressed(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": f"s{n}", "noop": {}} for n in range(50)]})
         answer = await me.http.get(f"{run_path(run_id)}/events")
         assert answer.headers["content-encoding"] == "gzip"
         assert len(answer.json()["events"]) > 100
 
 
-async def test_a_server_that_stops_says_so_and_ends_its_streams(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_closing_server_answers_503_and_ends_its_streams(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         run_id = (await me.start({"plan": "p", "steps": [{"id": "w", "wait": "1h"}]}))["runId"]
-        heard = asyncio.Event()
+        received = asyncio.Event()
 
         async def listen() -> None:
             async for _ in me.stream(f"{run_path(run_id)}/stream"):
-                heard.set()
+                received.set()
 
         listening = asyncio.create_task(listen())
-        await heard.wait()
-        there.service.is_closing = True
+        await received.wait()
+        server.service.is_closing = True
         assert (await me.get("/readyz", 503))["status"] == "closing"
         await me.get("/healthz")
         answer = await me.http.get("/v1/runs")
         problem = answer.json()
         assert (answer.status_code, problem["code"], answer.headers["retry-after"]) == (503, "SERVER_CLOSING", "1")
-        there.service.broadcaster.close()
+        server.service.broadcaster.close()
         await asyncio.wait_for(listening, 5)
-    async with running_server(file_store) as there:
-        row = await there.service.log.find_run(run_id)
+    async with running_server(file_store) as server:
+        row = await server.service.log.find_run(run_id)
         assert row.status == "RUNNING"
 
 
-async def test_figures_for_prometheus(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_metrics_count_runs_requests_and_events(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         await me.run()
         page = await me.get("/metrics")
         assert 'runwright_runs{status="COMPLETED"} 1.0' in page

@@ -1,4 +1,4 @@
-"""Playbooks over HTTP: started like any plan, and their events in NoETL's words."""
+"""Playbooks over HTTP: started like any plan, with events in NoETL format."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from support.server import run_path, running_server
 from support.waiting import until
 
 
-async def test_a_playbook_is_started_and_read_in_both_words(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_playbook_events_are_readable_in_both_formats(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         loop = {"in": "{{ xs }}", "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 2}}
         document = playbook(
             {"step": "a", "loop": loop, "tool": noop("{{ iter.x }}"), "next": arcs_to("b")},
@@ -24,18 +24,18 @@ async def test_a_playbook_is_started_and_read_in_both_words(file_store: str) -> 
         run_id = await me.run(document, params={"xs": [1, 2, 3]})
         ended = await me.get(run_path(run_id))
         assert (ended["status"], [step["stepId"] for step in ended["steps"]]) == ("COMPLETED", ["a", "b"])
-        words = await me.get(f"{run_path(run_id)}/events?format=noetl")
-        assert NoetlChecker().check(words["events"]) == []
+        noetl = await me.get(f"{run_path(run_id)}/events?format=noetl")
+        assert NoetlChecker().check(noetl["events"]) == []
         ours = await me.get(f"{run_path(run_id)}/events")
-        assert [event["seq"] for event in words["events"]] == [event["runSeq"] for event in ours["events"]]
+        assert [event["seq"] for event in noetl["events"]] == [event["runSeq"] for event in ours["events"]]
         one = await me.get(f"{run_path(run_id)}/events?format=noetl&eventType=next.evaluated&stepId=a")
         assert one["events"][0]["event_type"] == "next.evaluated"
         assert one["events"][0]["payload"]["selected"] == [{"step": "b"}]
 
 
-async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_large_result_is_read_by_address_and_by_hash(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         large = {**python_task("result = ['x' * 100] * 1000"), "spec": {"result": {"preview_max_bytes": 10}}}
         run_id = await me.run(playbook({"step": "a", "tool": [{"big": large}]}))
         events = await me.get(
@@ -50,31 +50,31 @@ async def test_a_large_result_is_had_by_its_address_and_by_its_hash(file_store: 
         other = await me.run(playbook({"step": "a", "tool": noop()}))
         await me.get(f"{run_path(other)}/results/{quote(ref['ref'], safe='')}", expected=404)
 
-        async def away(key: str) -> bytes:
+        async def unavailable(key: str) -> bytes:
             raise OSError(f"nobody at 10.1.2.3, where {key} should be")
 
-        there.service.operations.engine.services.results.tiers._open["local"].get = away
+        server.service.operations.engine.services.results.tiers._open["local"].get = unavailable
         problem = await me.get(f"{run_path(run_id)}/results/{quote(ref['ref'], safe='')}", expected=503)
         assert problem["code"] == "REFERENCE_NOT_AVAILABLE"
-        assert "10.1.2.3" not in str(problem), "where a store is, is nobody's business out there"
+        assert "10.1.2.3" not in str(problem), "the address of a store is not disclosed"
 
 
-async def test_the_counts_of_a_loop_are_its_result_where_nobody_asks_for_more(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_loop_without_readers_has_its_counts_as_result(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         loop = {"in": [1, 2, 3], "iterator": "x"}
         run_id = await me.run(playbook({"step": "a", "loop": loop, "tool": noop()}, {"step": "b", "tool": noop()}))
         assert await me.get(f"{run_path(run_id)}/results/a") == {"total": 3, "done": 3, "failed": 0}
 
 
 async def test_a_stream_ends_with_its_playbook(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+    async with running_server(file_store) as server:
+        me = server.caller()
         slow = {"kind": "shell", "command": "sleep 0.5"}
         run_id = (await me.start(playbook({"step": "a", "tool": slow})))["runId"]
-        async with asyncio.timeout(10):  # a stream that waits for more says so after 15 s
-            told = [event async for event in me.stream(f"{run_path(run_id)}/stream")]
-        assert told[-1]["event"] == "RunProcessed"
+        async with asyncio.timeout(10):  # less than the 15 s after which an open stream sends a heartbeat
+            received = [event async for event in me.stream(f"{run_path(run_id)}/stream")]
+        assert received[-1]["event"] == "RunProcessed"
 
 
 FORGED = {
@@ -96,17 +96,17 @@ FORGED = {
 }
 
 
-async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: Path) -> None:
-    """While a process drives the run, what its tasks, policies and arcs did is for that process to say."""
-    held = python_task(
+async def test_events_from_others_are_refused_for_a_driven_run(store: str, tmp_path: Path) -> None:
+    """While a process drives the run, only that process may record its tasks, policies and arcs."""
+    waiting = python_task(
         "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nresult = 'true'"
     )
     document = playbook(
-        {"step": "a", "tool": [{"t": held}, {"u": noop("{{ t }}")}], "next": arcs_to("b")},
+        {"step": "a", "tool": [{"t": waiting}, {"u": noop("{{ t }}")}], "next": arcs_to("b")},
         {"step": "b", "tool": noop("{{ a }}")},
     )
-    async with running_server(store) as there:
-        me = await there.caller_with("Engineer", scopes=("events:server", "events:worker"))
+    async with running_server(store) as server:
+        me = await server.caller_with("Engineer", scopes=("events:server", "events:worker"))
         await me.start(document, context={"runId": "r"})
         await until(lambda: asyncio.to_thread((tmp_path / "begun").exists))
         for number, (kind, more) in enumerate(FORGED.items()):
@@ -125,5 +125,5 @@ async def test_nobody_else_can_say_what_became_of_a_task(store: str, tmp_path: P
         (tmp_path / "go").touch()
         assert (await me.get(f"{run_path('r')}?wait=30s"))["status"] == "COMPLETED"
         assert await me.get(f"{run_path('r')}/results/b") == "true"
-        words = await me.get(f"{run_path('r')}/events?format=noetl")
-        assert NoetlChecker().check(words["events"]) == []
+        noetl = await me.get(f"{run_path('r')}/events?format=noetl")
+        assert NoetlChecker().check(noetl["events"]) == []

@@ -1,4 +1,4 @@
-"""Runs over HTTP: start, look, follow, steer."""
+"""Runs over HTTP: start, read, follow, signal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from support.server import HELLO, WAITING, run_path, running_server
 
 
-async def test_a_run_from_its_start_to_its_end(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_run_can_be_started_and_read_to_its_end(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         started = await me.start({"plan": "two", "steps": [{"id": "a", "shell": "echo one"}, {"id": "b", "noop": {}}]})
         assert started["created"] is True
         run = run_path(started["runId"])
@@ -28,9 +28,9 @@ async def test_a_run_from_its_start_to_its_end(store: str) -> None:
         assert events["nextAfterSeq"] is None
 
 
-async def test_events_come_by_page(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_events_are_paged(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run = run_path(await me.run())
         first = await me.get(f"{run}/events?limit=2")
         assert [event["runSeq"] for event in first["events"]] == [1, 2]
@@ -38,9 +38,9 @@ async def test_events_come_by_page(store: str) -> None:
         assert [event["runSeq"] for event in rest["events"]] == [3, 4, 5]
 
 
-async def test_a_run_as_it_was(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_run_can_be_read_at_an_earlier_event(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run = run_path(await me.run())
         then = await me.get(f"{run}?atSeq=3")
         assert (then["status"], then["lastEventSeq"]) == ("RUNNING", 3)
@@ -51,9 +51,9 @@ async def test_a_run_as_it_was(store: str) -> None:
         assert problem["code"] == "INVALID_ARGUMENT"
 
 
-async def test_what_does_not_change_is_sent_once(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_unchanged_documents_are_not_sent_again(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run = run_path(await me.run())
         for path in (run, f"{run}?atSeq=3", f"{run}/plan", f"{run}/events?limit=2"):
             answer = await me.http.get(path)
@@ -66,9 +66,9 @@ async def test_what_does_not_change_is_sent_once(store: str) -> None:
         assert changed.status_code == 200
 
 
-async def test_a_start_that_is_sent_again_is_the_same_run(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_repeated_start_request_returns_the_same_run(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         body = {"plan": HELLO, "runRequestId": "order-1"}
         first = await me.post("/v1/runs", body, 201)
         again = await me.post("/v1/runs", body, 200)
@@ -83,12 +83,12 @@ async def test_a_start_that_is_sent_again_is_the_same_run(store: str) -> None:
         assert refused["code"] == "INVALID_ARGUMENT"
 
 
-async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
-    """A duplicate, a refused start, a start by another tenant: the run goes on as it was."""
-    async with running_server(store) as there:
-        await there.caller_with("Admin")
-        mine = await there.caller_with("Engineer", tenant="acme")
-        other = await there.caller_with("Engineer", tenant="other")
+async def test_start_never_changes_an_existing_run(store: str) -> None:
+    """A duplicate, a refused start and a start by another tenant do not change the run."""
+    async with running_server(store) as server:
+        await server.caller_with("Admin")
+        mine = await server.caller_with("Engineer", tenant="acme")
+        other = await server.caller_with("Engineer", tenant="other")
         context = {"runId": "taken"}
         before = await mine.start_waiting("taken")
 
@@ -97,9 +97,9 @@ async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
         assert (await mine.start({"plan": "broken", "steps": []}, 422, context=context))[
             "code"
         ] == "INVALID_PLAN_SCHEMA"
-        taken = await other.start(WAITING, 409, context=context)
-        assert taken["code"] == "RUN_ALREADY_EXISTS"
-        assert "acme" not in taken["detail"]
+        refused = await other.start(WAITING, 409, context=context)
+        assert refused["code"] == "RUN_ALREADY_EXISTS"
+        assert "acme" not in refused["detail"]
         named = await other.start(WAITING, 403, context={**context, "tenantId": "acme"})
         assert named["code"] == "AUTHZ_TENANT_FORBIDDEN"
 
@@ -108,9 +108,9 @@ async def test_a_start_never_touches_a_run_that_is_there(store: str) -> None:
         await mine.signal("taken", "CANCEL")
 
 
-async def test_steering_and_the_record_of_it(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_signals_are_decided_and_recorded(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = (await me.start(WAITING))["runId"]
         paused = await me.signal(run_id, "PAUSE", reason="a look")
         assert (paused["decision"], paused["audit"]["sourceIp"]) == ("ACCEPTED", "127.0.0.1")
@@ -132,14 +132,14 @@ async def test_steering_and_the_record_of_it(store: str) -> None:
         records = (await me.get(f"{run_path(run_id)}/decisions"))["decisions"]
         assert [each["decision"] for each in records] == ["ACCEPTED", "ACCEPTED", "ACCEPTED", "REJECTED"]
         assert records[0] == await me.get(f"{run_path(run_id)}/signals/{paused['signalId']}")
-        assert (await me.get(f"{run_path(run_id)}/signals/{there.service.log.ids.event_id()}", 404))[
+        assert (await me.get(f"{run_path(run_id)}/signals/{server.service.log.ids.event_id()}", 404))[
             "code"
         ] == "SIGNAL_NOT_FOUND"
 
 
-async def test_an_event_that_a_step_waits_for(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_posted_event_completes_a_waiting_step(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         plan = {"plan": "waits", "steps": [{"id": "w", "wait": {"event": "paid"}}]}
         run_id = (await me.start(plan))["runId"]
         sent = await me.post(f"{run_path(run_id)}/events/paid", {"payload": {"amount": 3}})
@@ -148,9 +148,9 @@ async def test_an_event_that_a_step_waits_for(store: str) -> None:
         assert ended["status"] == "COMPLETED"
 
 
-async def test_questions_and_answers(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_approval_question_is_listed_and_answered(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         plan = {"plan": "asks", "steps": [{"id": "ok", "approval": {"prompt": "Go?"}}]}
         run_id = (await me.start(plan))["runId"]
         while not (asked := (await me.get(f"{run_path(run_id)}/questions"))["questions"]):
@@ -160,9 +160,9 @@ async def test_questions_and_answers(store: str) -> None:
         assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
-async def test_a_new_run_from_an_old_one(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_rerun_starts_a_new_run_from_a_step(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         plan = {"plan": "fails", "steps": [{"id": "a", "noop": {}}, {"id": "b", "shell": "exit 3"}]}
         old = await me.run(plan, context={"projectId": "p", "environmentId": "e"})
         made = await me.post(f"{run_path(old)}/rerun", {"fromStep": "b"}, 201)
@@ -174,8 +174,8 @@ async def test_a_new_run_from_an_old_one(store: str) -> None:
 
 
 async def test_entities_are_the_plans_steps_and_a_loops_iterations(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         loop = {
             "plan": "loop",
             "steps": [
@@ -202,9 +202,9 @@ async def test_entities_are_the_plans_steps_and_a_loops_iterations(store: str) -
         await me.signal(run_id, "CANCEL")
 
 
-async def test_names_of_any_kind(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_run_ids_may_have_any_characters(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         for name in ("a/b", "ä ö", "50%", "..x", "?#&", "events", "a" * 512):
             started = await me.start(HELLO, context={"runId": name})
             assert started["runId"] == name
@@ -212,10 +212,10 @@ async def test_names_of_any_kind(store: str) -> None:
             assert (await me.get(f"{run_path(name)}/logs/greet"))["lines"][0]["text"] == "hello"
 
 
-async def test_large_values_are_had_by_reference_and_only_through_their_run(store: str) -> None:
-    async with running_server(store) as there:
-        await there.caller_with("Admin")
-        me = await there.caller_with("Engineer", tenant="acme")
+async def test_large_values_are_readable_only_through_their_run(store: str) -> None:
+    async with running_server(store) as server:
+        await server.caller_with("Admin")
+        me = await server.caller_with("Engineer", tenant="acme")
         big = {"plan": "big", "steps": [{"id": "a", "python": {"code": "result = 'x' * 100_000"}}]}
         run_id = await me.run(big)
         ended = next(
@@ -224,14 +224,14 @@ async def test_large_values_are_had_by_reference_and_only_through_their_run(stor
         digest = ended["payload"]["resultRef"]["sha256"]
         assert await me.get(f"{run_path(run_id)}/results/{digest}") == "x" * 100_000
         assert await me.get(f"{run_path(run_id)}/results/a") == "x" * 100_000
-        other = await there.caller_with("Engineer", tenant="other")
+        other = await server.caller_with("Engineer", tenant="other")
         theirs = await other.run()
         assert (await other.get(f"{run_path(theirs)}/results/{digest}", 404))["code"] == "REFERENCE_NOT_AVAILABLE"
 
 
 async def test_artifacts_are_listed_and_fetched(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         code = "import runwright as rw\nrw.current_step().keep(b'abc', 'note')"
         run_id = await me.run({"plan": "keeps", "steps": [{"id": "a", "python": {"code": code}}]})
         (found,) = (await me.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
@@ -240,9 +240,9 @@ async def test_artifacts_are_listed_and_fetched(store: str) -> None:
         assert answer.content == b"abc"
 
 
-async def test_a_plan_as_yaml_and_what_is_wrong_with_it(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_yaml_plan_is_accepted_and_its_errors_have_lines(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = await me.run("plan: hello\nsteps:\n  - {id: greet, shell: echo hi}\n")
         assert "id: greet" in await me.get(f"{run_path(run_id)}/plan?format=yaml")
         problem = await me.start("plan: bad\nsteps:\n  - {id: a, shel: x}\n  - {id: a, noop: {}}\n", 422)
@@ -255,8 +255,8 @@ async def test_a_plan_as_yaml_and_what_is_wrong_with_it(store: str) -> None:
 
 
 async def test_lists_are_filtered_and_paged(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         runs = [await me.run(context={"runId": f"r{number}"}) for number in range(5)]
         await me.start(WAITING, context={"runId": "held", "tenantId": "acme"})
 

@@ -197,13 +197,13 @@ def _failures(event: events.ScenarioFinished) -> Iterator[tuple[str, str, str]]:
             yield case.operation.label, failure.title, text
 
 
-def test_every_operation_alone_answers_as_the_description_says(server: Server) -> None:
+def test_each_operation_conforms_to_its_description(server: Server) -> None:
     on = {"enabled": True}
     # Every boundary of every value, some forty cases an operation: not in the quick profile.
     coverage = {"enabled": PROFILE != "quick", "generate-duplicate-query-parameters": True}
     _run(_schema(server, examples=on, coverage=coverage, fuzzing=on), server)
 
 
-def test_operations_in_chains_answer_as_the_description_says(server: Server) -> None:
+def test_chained_operations_conform_to_their_description(server: Server) -> None:
     chains = {"enabled": True, "max-steps": 8, "generation": {"max-examples": 2 * CASES}}
     _run(_schema(server, stateful=chains), server)

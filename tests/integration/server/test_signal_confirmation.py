@@ -1,4 +1,4 @@
-"""Signals that a second person has to agree to, where the policy says so."""
+"""Signals that need the confirmation of a second person, where the policy requires it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def confirm(caller: Caller, run_id: str, signal_id: str, expected: int = 2
     return await caller.post(f"{run_path(run_id)}/signals/{signal_id}", {"decision": decision}, expected)
 
 
-async def test_it_waits_for_somebody_else_and_then_is_done(store: str) -> None:
-    async with running_server(store) as there:
-        one, two = await there.caller_with("Engineer", name="one"), await there.caller_with("Operator", name="two")
+async def test_signal_waits_for_confirmation_and_then_applies(store: str) -> None:
+    async with running_server(store) as server:
+        one, two = await server.caller_with("Engineer", name="one"), await server.caller_with("Operator", name="two")
         await one.start(WAITING, context={"runId": "r", "environmentId": "prod"})
         asked = await one.signal("r", "CANCEL", 202, reason="wrong day")
         assert (asked["decision"], asked["policyDecisionId"]) == ("REVISION_REQUIRED", "second-person/CANCEL")
@@ -53,9 +53,9 @@ async def test_it_waits_for_somebody_else_and_then_is_done(store: str) -> None:
         assert (await confirm(one, "r", signal_id))["signalDecisionId"] == agreed["signalDecisionId"]
 
 
-async def test_somebody_else_may_say_no(store: str) -> None:
-    async with running_server(store) as there:
-        one, two = await there.caller_with("Engineer", name="one"), await there.caller_with("Operator", name="two")
+async def test_second_person_can_reject_a_signal(store: str) -> None:
+    async with running_server(store) as server:
+        one, two = await server.caller_with("Engineer", name="one"), await server.caller_with("Operator", name="two")
         await one.start(WAITING, context={"runId": "r", "environmentId": "prod"})
         signal_id = (await one.signal("r", "CANCEL", 202))["signalId"]
         refused = await confirm(two, "r", signal_id, decision="REJECTED")
@@ -64,25 +64,25 @@ async def test_somebody_else_may_say_no(store: str) -> None:
         assert (await one.get(f"{run_path('r')}/status"))["status"] == "RUNNING"
 
 
-async def test_who_agrees_must_be_allowed_to(store: str) -> None:
-    async with running_server(store) as there:
-        one, viewer = await there.caller_with("Admin", name="one"), await there.caller_with("Viewer", name="two")
-        other = await there.caller_with("Admin", name="three", tenant="other")
+async def test_confirmation_requires_role_and_tenant(store: str) -> None:
+    async with running_server(store) as server:
+        one, viewer = await server.caller_with("Admin", name="one"), await server.caller_with("Viewer", name="two")
+        other = await server.caller_with("Admin", name="three", tenant="other")
         await one.start(WAITING, context={"runId": "r"})
         signal_id = (await one.signal("r", "EMERGENCY_STOP", 202, payload={"reason": "fire"}))["signalId"]
         assert (await confirm(viewer, "r", signal_id, 403))["code"] == "AUTHZ_DENIED"
         assert (await confirm(other, "r", signal_id, 404))["code"] == "RUN_NOT_FOUND"
-        four = await there.caller_with("Admin", name="four")
-        assert (await confirm(four, "r", signal_id))["decision"] == "ACCEPTED"  # it still waited
+        four = await server.caller_with("Admin", name="four")
+        assert (await confirm(four, "r", signal_id))["decision"] == "ACCEPTED"  # the signal was still pending
         assert (await one.get(f"{run_path('r')}?wait=30s"))["status"] == "CANCELLED"
 
 
-async def test_elsewhere_one_person_is_enough(store: str) -> None:
-    async with running_server(store) as there:
-        one = there.caller()
+async def test_other_environments_need_no_confirmation(store: str) -> None:
+    async with running_server(store) as server:
+        one = server.caller()
         await one.start(WAITING, context={"runId": "r", "environmentId": "dev"})
         assert (await one.signal("r", "CANCEL"))["decision"] == "ACCEPTED"
-        nosuch = there.service.log.ids.event_id()
+        nosuch = server.service.log.ids.event_id()
         assert (await confirm(one, "r", nosuch, 404))["code"] == "SIGNAL_NOT_FOUND"
 
 
@@ -97,7 +97,7 @@ async def test_elsewhere_one_person_is_enough(store: str) -> None:
         {"environments": {"prod": {"second": []}}},
     ],
 )
-def test_a_policy_is_checked(table: dict[str, Any]) -> None:
+def test_invalid_policy_is_refused(table: dict[str, Any]) -> None:
     with pytest.raises(RunwrightError) as caught:
         read_policy(table)
     assert "runwright.toml" in caught.value.detail

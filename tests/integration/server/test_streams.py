@@ -1,4 +1,4 @@
-"""Server-sent events: nothing is lost and nothing is told twice, however the caller comes and goes."""
+"""Server-sent events: none is lost or sent twice, even if the caller disconnects and reconnects."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from support.server import WAITING, Caller, run_path, running_server
 from support.waiting import until
 
 
-def noted(event: dict[str, Any]) -> tuple[str, int]:
+def run_and_seq(event: dict[str, Any]) -> tuple[str, int]:
     return event["data"]["runId"], event["data"]["runSeq"]
 
 
 async def test_a_run_is_followed_to_its_end(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "wait": "0.3s"}, {"id": "b", "noop": {}}]}))[
             "runId"
         ]
-        told = [event async for event in me.stream(f"{run_path(run_id)}/stream")]
-        assert [int(event["id"]) for event in told] == list(range(1, len(told) + 1))
-        assert told[-1]["event"] == "RunCompleted"
-        assert [event["data"] for event in told] == (await me.get(f"{run_path(run_id)}/events"))["events"]
-        answer = await me.http.get(f"{run_path(run_id)}/stream", headers={"last-event-id": told[-1]["id"]})
+        received = [event async for event in me.stream(f"{run_path(run_id)}/stream")]
+        assert [int(event["id"]) for event in received] == list(range(1, len(received) + 1))
+        assert received[-1]["event"] == "RunCompleted"
+        assert [event["data"] for event in received] == (await me.get(f"{run_path(run_id)}/events"))["events"]
+        answer = await me.http.get(f"{run_path(run_id)}/stream", headers={"last-event-id": received[-1]["id"]})
         assert answer.status_code == 204
 
 
-async def test_streams_speak_noetls_words_where_they_are_asked_to(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_stream_in_noetl_format_sends_noetl_events(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "wait": "0.3s"}]}))["runId"]
-        told = [event async for event in me.stream(f"{run_path(run_id)}/stream?format=noetl")]
-        assert told[-1]["event"] == "playbook.finished"
-        assert [event["data"] for event in told] == (await me.get(f"{run_path(run_id)}/events?format=noetl"))["events"]
-        start = await there.service.log.end_cursor()
+        received = [event async for event in me.stream(f"{run_path(run_id)}/stream?format=noetl")]
+        assert received[-1]["event"] == "playbook.finished"
+        assert [event["data"] for event in received] == (await me.get(f"{run_path(run_id)}/events?format=noetl"))[
+            "events"
+        ]
+        start = await server.service.log.end_cursor()
         other = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
         wanted = (await me.get(f"{run_path(other)}/events?format=noetl"))["events"]
         async with aclosing(me.stream(f"/v1/stream?after={start}&format=noetl")) as events:
@@ -49,9 +51,9 @@ async def test_streams_speak_noetls_words_where_they_are_asked_to(store: str) ->
         await me.get("/v1/stream?format=other", 400)
 
 
-async def test_who_comes_back_gets_the_rest(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_reconnecting_caller_gets_the_remaining_events(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": f"s{n}", "noop": {}} for n in range(5)]})
         seen: list[int] = []
         while True:
@@ -71,33 +73,33 @@ async def test_who_comes_back_gets_the_rest(store: str) -> None:
         assert [int(event["id"]) for event in by_query] == seen[4:]
 
 
-async def test_all_runs_are_followed_across_breaks(store: str) -> None:
-    """Runs go on while a listener of all of them leaves and comes back, again and again."""
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_stream_of_all_runs_continues_after_disconnects(store: str) -> None:
+    """Runs continue while a subscriber to all of them disconnects and reconnects repeatedly."""
+    async with running_server(store) as server:
+        me = server.caller()
         seen: list[tuple[str, int]] = []
-        begun = asyncio.Event()
+        has_begun = asyncio.Event()
         finished = asyncio.Event()
 
         async def listen() -> None:
             last: str | None = None
             while not finished.is_set():
                 headers = {} if last is None else {"last-event-id": last}
-                begun.set() if last else None
+                has_begun.set() if last else None
                 async for event in me.stream("/v1/stream", **headers):
-                    begun.set()
+                    has_begun.set()
                     last = event["id"]
-                    seen.append(noted(event))
+                    seen.append(run_and_seq(event))
                     if event["data"]["runId"] == "end":
                         finished.set()
                     if len(seen) % 7 == 0 or finished.is_set():
                         break
 
         listening = asyncio.create_task(listen())
-        await _until_heard(there.service, 1)
+        await _wait_for_subscribers(server.service, 1)
         plan = {"plan": "p", "steps": [{"id": f"s{n}", "noop": {}} for n in range(6)]}
         runs = await asyncio.gather(*(me.run(plan) for _ in range(8)))
-        await there.service.log.append([rw.new_event("RunQueued", rw.new_run("end", "p"))])
+        await server.service.log.append([rw.new_event("RunQueued", rw.new_run("end", "p"))])
         await asyncio.wait_for(listening, 30)
         assert len(seen) == len(set(seen))
         for run_id in runs:
@@ -105,49 +107,49 @@ async def test_all_runs_are_followed_across_breaks(store: str) -> None:
             assert [seq for each, seq in seen if each == run_id] == list(range(1, count + 1))
 
 
-async def _until_heard(service: Service, count: int) -> None:
-    async def enough() -> bool:
+async def _wait_for_subscribers(service: Service, count: int) -> None:
+    async def has_enough() -> bool:
         return service.broadcaster.subscriber_count >= count
 
-    await until(enough, "a listener")
+    await until(has_enough, "a subscriber")
 
 
-async def _until_nobody_listens(service: Service) -> None:
-    async def nobody() -> bool:
+async def _wait_for_no_subscribers(service: Service) -> None:
+    async def has_none() -> bool:
         return service.broadcaster.subscriber_count == 0
 
-    await until(nobody, "the end of the last listener")
+    await until(has_none, "the end of the last subscription")
 
 
-async def test_a_tenant_hears_of_its_own_runs_alone(file_store: str) -> None:
-    async with running_server(file_store) as there:
+async def test_stream_has_only_runs_of_the_callers_tenant(file_store: str) -> None:
+    async with running_server(file_store) as server:
         mine, other = (
-            await there.caller_with("Engineer", tenant="acme"),
-            await there.caller_with("Engineer", tenant="other"),
+            await server.caller_with("Engineer", tenant="acme"),
+            await server.caller_with("Engineer", tenant="other"),
         )
-        heard: list[str] = []
+        tenants: list[str] = []
 
         async def listen() -> None:
             async for event in mine.stream("/v1/stream"):
-                heard.append(event["data"]["tenantId"])
+                tenants.append(event["data"]["tenantId"])
                 if event["event"] == "RunCompleted":
                     return
 
         listening = asyncio.create_task(listen())
-        await _until_heard(there.service, 1)
+        await _wait_for_subscribers(server.service, 1)
         await other.run()
         await mine.run()
         await asyncio.wait_for(listening, 20)
-        assert set(heard) == {"acme"}
+        assert set(tenants) == {"acme"}
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/busy/stream?afterSeq=1", "/v1/stream"])
-async def test_who_falls_behind_reads_on_from_the_log(store: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_subscriber_continues_from_the_log(store: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "MAX_QUEUED_EVENTS", 3)
-    async with running_server(store) as there:
-        me = there.caller()
+    async with running_server(store) as server:
+        me = server.caller()
         run = rw.new_run("busy", "p")
-        log = there.service.log
+        log = server.service.log
         await log.append([rw.new_event("RunQueued", run)])
         seen: list[int] = []
 
@@ -158,34 +160,34 @@ async def test_who_falls_behind_reads_on_from_the_log(store: str, path: str, mon
                     return
 
         listening = asyncio.create_task(listen())
-        await _until_heard(there.service, 1)
+        await _wait_for_subscribers(server.service, 1)
         for start in range(0, 200, 50):
             await log.append([rw.new_event("Noted", run, step_id=f"n{start + n}") for n in range(50)])
         await asyncio.wait_for(listening, 30)
         assert seen == list(range(2, 202))
 
 
-async def test_who_never_reads_costs_nobody_else_anything(file_store: str) -> None:
-    """A caller opens a stream and leaves it unread; it is cut off, and the others hear all of it meanwhile."""
-    async with running_server(file_store, send_seconds=1.0) as there:
-        me = there.caller()
+async def test_stalled_subscriber_is_cut_off_and_others_get_all(file_store: str) -> None:
+    """A caller opens a stream and does not read it; it is disconnected, and the others receive every event."""
+    async with running_server(file_store, send_seconds=1.0) as server:
+        me = server.caller()
         run = rw.new_run("busy", "p")
-        log = there.service.log
+        log = server.service.log
         await log.append([rw.new_event("RunQueued", run)])
-        host, port = there.address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as silent:
-            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            silent.sendall(b"GET /v1/runs/busy/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            await _until_heard(there.service, 1)
-            heard = asyncio.create_task(_count(me, "/v1/runs/busy/stream", 1001))
-            await _until_heard(there.service, 2)
+        host, port = server.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as stalled:
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.sendall(b"GET /v1/runs/busy/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await _wait_for_subscribers(server.service, 1)
+            counting = asyncio.create_task(_count(me, "/v1/runs/busy/stream", 1001))
+            await _wait_for_subscribers(server.service, 2)
             large = "x" * 20_000
             for start in range(0, 1000, 50):
                 await log.append(
                     [rw.new_event("Noted", run, step_id=f"n{start + n}", payload={"t": large}) for n in range(50)]
                 )
-            assert await asyncio.wait_for(heard, 30) == 1001
-            await _until_nobody_listens(there.service)
+            assert await asyncio.wait_for(counting, 30) == 1001
+            await _wait_for_no_subscribers(server.service)
 
 
 async def _count(caller: Caller, path: str, until: int) -> int:
@@ -197,22 +199,22 @@ async def _count(caller: Caller, path: str, until: int) -> int:
     return count
 
 
-async def test_who_leaves_is_forgotten(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_disconnected_subscriber_is_removed(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         run_id = (await me.start(WAITING))["runId"]
         async with aclosing(me.stream(f"{run_path(run_id)}/stream")) as events:
             await anext(events)
-        await _until_nobody_listens(there.service)
+        await _wait_for_no_subscribers(server.service)
         await me.signal(run_id, "CANCEL")
 
 
 @pytest.mark.parametrize(
     ("path", "given"), [("/v1/stream", "nonsense"), ("/v1/stream", "1.2.3.x"), ("run", "-1"), ("run", "1e3")]
 )
-async def test_a_place_that_is_none(file_store: str, path: str, given: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_invalid_cursor_is_refused(file_store: str, path: str, given: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         run_id = await me.run()
         address = f"{run_path(run_id)}/stream" if path == "run" else path
         assert (await me.get(address, 400, headers={"last-event-id": given}))["code"] == "INVALID_CURSOR"

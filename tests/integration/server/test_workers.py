@@ -1,4 +1,4 @@
-"""Steps that are left to workers: offered, taken, started, ended; and what becomes of them when somebody is lost."""
+"""Steps for workers: offered, claimed, started, ended, and continued when a worker or a server is lost."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from support.waiting import until
 from support.workers import LostWorker, event_types, shorten_leases, wait_for_empty_queue, worker
 
 
-async def test_a_worker_carries_steps_out(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_worker_executes_steps(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         plan = {
             "plan": "p",
             "steps": [
@@ -34,7 +34,7 @@ async def test_a_worker_carries_steps_out(store: str) -> None:
                 {"id": "c", "noop": {}},
             ],
         }
-        async with worker(there):
+        async with worker(server):
             run_id = await me.run(plan)
         ended = await me.get(run_path(run_id))
         assert ended["status"] == "COMPLETED", ended
@@ -58,24 +58,24 @@ async def test_a_worker_carries_steps_out(store: str) -> None:
         lines = [(line["stream"], line["text"]) for line in (await me.get(f"{run_path(run_id)}/logs/a"))["lines"]]
         assert ("out", "out") in lines
         assert ("err", "err") in lines
-        await wait_for_empty_queue(there)
+        await wait_for_empty_queue(server)
 
 
-async def test_only_what_names_a_queue_leaves_the_server(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_only_steps_with_a_queue_go_to_workers(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         plan = {
             "plan": "p",
             "steps": [{"id": "a", "shell": "true"}, {"id": "b", "shell": "true", "dispatch": {"queue": "gpu"}}],
         }
-        async with worker(there, queues=["cpu"]):
+        async with worker(server, queues=["cpu"]):
             run_id = (await me.start(plan))["runId"]
 
             async def scheduled() -> bool:
                 return ("StepScheduled", "b") in await event_types(me, run_id)
 
             await until(scheduled)
-            async with worker(there, "w2", queues=["gpu"]):
+            async with worker(server, "w2", queues=["gpu"]):
                 assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
         events = (await me.get(f"{run_path(run_id)}/events"))["events"]
         by = {e["stepId"]: e.get("payload", {}).get("worker") for e in events if e["eventType"] == "StepStarted"}
@@ -83,9 +83,9 @@ async def test_only_what_names_a_queue_leaves_the_server(store: str) -> None:
         assert by["b"].endswith("/w2")
 
 
-async def test_loops_retries_and_failures(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_workers_execute_loops_retries_and_failures(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         plan = {
             "plan": "p",
             "order": "graph",
@@ -106,7 +106,7 @@ async def test_loops_retries_and_failures(store: str) -> None:
                 {"id": "bad", "shell": "exit 4"},
             ],
         }
-        async with worker(there, slots=4):
+        async with worker(server, slots=4):
             run_id = await me.run(plan)
         ended = await me.get(run_path(run_id))
         assert {step["stepId"]: step["status"] for step in ended["steps"]} == {
@@ -120,28 +120,28 @@ async def test_loops_retries_and_failures(store: str) -> None:
         assert len(await me.get(f"{run_path(run_id)}/results/each")) == 5
 
 
-async def test_a_checkpoint_and_an_artifact_come_through(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_checkpoint_and_artifact_of_a_worker_are_stored(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         code = (
             "import runwright as rw\nstep = rw.current_step()\nstep.checkpoint({'at': 7})\n"
             "ref = step.keep(b'abc', 'note')\nfrom pathlib import Path\nstep.fetch(ref, Path('copy'))\n"
             "result = Path('copy').read_text()"
         )
-        async with worker(there):
+        async with worker(server):
             run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": code}}]})
         assert await me.get(f"{run_path(run_id)}/results/a") == "abc"
         saved = next(
             e for e in (await me.get(f"{run_path(run_id)}/events"))["events"] if e["eventType"] == "CheckpointWritten"
         )
         assert saved["payload"]["state"] == {"at": 7}
-        (kept,) = (await me.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
-        assert kept["artifact"]["kind"] == "note"
+        (stored,) = (await me.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
+        assert stored["artifact"]["kind"] == "note"
 
 
-async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_secrets_are_resolved_only_by_the_worker(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         plan = {
             "plan": "p",
             "steps": [
@@ -153,31 +153,31 @@ async def test_secrets_are_the_workers_and_nobody_elses(store: str, monkeypatch:
         }
         run_id = (await me.start(plan))["runId"]  # the server has no such secret
         monkeypatch.setenv("API_KEY", "hunter2-and-more")
-        async with worker(there):
+        async with worker(server):
             assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
         lines = [line["text"] for line in (await me.get(f"{run_path(run_id)}/logs/a"))["lines"]]
         assert lines == ["key=***", "17"]
         everything = str(await me.get(f"{run_path(run_id)}/events")) + str(
-            await there.service.log.store.side_tables.read("task_counts")
+            await server.service.log.store.side_tables.read("task_counts")
         )
         assert "hunter2" not in everything
 
 
 async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         plan = {"plan": "p", "steps": [{"id": "a", "shell": "sleep 60"}]}
         run_id = (await me.start(plan))["runId"]
         await me.signal(run_id, "PAUSE")
-        async with worker(there) as one:
+        async with worker(server) as one:
             await asyncio.sleep(0.5)
             assert one.job_count == 0
             await me.signal(run_id, "RESUME")
 
-            async def taken() -> bool:
+            async def is_claimed() -> bool:
                 return one.job_count == 1
 
-            await until(taken)
+            await until(is_claimed)
             decided = await me.signal(run_id, "CANCEL")
             assert decided["decision"] == "ACCEPTED"
             ended = await me.get(f"{run_path(run_id)}?wait=30s")
@@ -187,13 +187,13 @@ async def test_pause_holds_steps_back_and_cancel_stops_them(store: str) -> None:
         await me.signal(other, "CANCEL")
         ended = await me.get(f"{run_path(other)}?wait=30s")
         assert (ended["status"], ended["steps"][0]["status"]) == ("CANCELLED", "SKIPPED")
-        await wait_for_empty_queue(there)
+        await wait_for_empty_queue(server)
 
 
 async def test_a_timeout_reaches_the_worker(file_store: str) -> None:
-    async with running_server(file_store, steps="workers") as there:
-        me = there.caller()
-        async with worker(there) as one:
+    async with running_server(file_store, steps="workers") as server:
+        me = server.caller()
+        async with worker(server) as one:
             run_id = await me.run({"plan": "p", "steps": [{"id": "a", "shell": "sleep 60", "timeout": "0.5s"}]})
 
             async def idle() -> bool:
@@ -210,73 +210,71 @@ def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short_leases")
-async def test_a_step_of_a_lost_worker_is_another_workers(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
-        line = HttpTransport([there.address], None, retry_seconds=None)
-        lost = LostWorker(line, "lost", all_tools(), EnvironmentSecrets())
+async def test_step_of_a_lost_worker_goes_to_another(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
+        transport = HttpTransport([server.address], None, retry_seconds=None)
+        lost = LostWorker(transport, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
-        gone = asyncio.create_task(lost.run(stop, 0))
+        running = asyncio.create_task(lost.run(stop, 0))
         run_id = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": "echo hi"}]}))["runId"]
 
-        async def taken() -> bool:
+        async def is_claimed() -> bool:
             return lost.job_count == 1
 
-        await until(taken)
+        await until(is_claimed)
         lease_id, job = next(iter(lost._jobs.items()))
         stop.set()
-        await gone
-        async with worker(there, "w2"):
+        await running
+        async with worker(server, "w2"):
             ended = await me.get(f"{run_path(run_id)}?wait=30s")
         assert (ended["status"], ended["steps"][0]["engineAttemptId"]) == ("COMPLETED", 2)
         kinds = [kind for kind, _ in await event_types(me, run_id)]
         assert (kinds.count("StepStarted"), kinds.count("StepCompleted")) == (1, 1)
-        # What the lost one says now is not heard.
+        # A late result of the lost worker is refused.
         late = await me.post(f"/v1/leases/{lease_id}/result?worker=lost", {"result": 1}, 409)
         assert late["code"] == "LEASE_LOST"
         assert job.assignment.path == "a"
-        await line.close()
+        await transport.close()
 
 
 @pytest.mark.usefixtures("_short_leases")
 async def test_a_step_that_loses_every_worker_fails(file_store: str) -> None:
-    async with running_server(file_store, steps="workers") as there:
-        me = there.caller()
-        line = HttpTransport([there.address], None, retry_seconds=None)
-        lost = LostWorker(line, "lost", all_tools(), EnvironmentSecrets())
+    async with running_server(file_store, steps="workers") as server:
+        me = server.caller()
+        transport = HttpTransport([server.address], None, retry_seconds=None)
+        lost = LostWorker(transport, "lost", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
-        gone = asyncio.create_task(lost.run(stop, 0))
+        running = asyncio.create_task(lost.run(stop, 0))
         ended = await me.get(f"{run_path(await me.run({'plan': 'p', 'steps': [{'id': 'a', 'shell': 'true'}]}))}")
         assert (ended["status"], ended["steps"][0]["error"]["code"]) == ("FAILED", "WORKER_LOST")
         stop.set()
-        await gone
-        await line.close()
+        await running
+        await transport.close()
 
 
-async def test_a_loop_goes_on_after_a_failure_elsewhere_in_the_run(file_store: str) -> None:
-    """Nothing new starts; what had begun comes to its end, workers or not."""
-    async with running_server(file_store, steps="workers") as there:
-        me = there.caller()
+async def test_running_loop_finishes_after_a_failure_elsewhere(file_store: str) -> None:
+    """Nothing new starts, but a step that has started finishes, also at workers."""
+    async with running_server(file_store, steps="workers") as server:
+        me = server.caller()
         loop = {"id": "b", "shell": "sleep 0.3", "foreach": {"in": [1, 2, 3], "maxParallel": 1}}
         plan = {"plan": "p", "order": "graph", "steps": [{"id": "a", "shell": "false"}, loop]}
-        async with worker(there):
+        async with worker(server):
             ended = await me.get(run_path(await me.run(plan)))
         found = {step["stepId"]: step["status"] for step in ended["steps"]}
         assert found == {"a": "FAILED", "b": "SUCCESS"}
         assert ended["status"] == "FAILED"
 
 
-async def test_a_step_of_an_ended_run_is_dropped_when_somebody_takes_it(
-    file_store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_claimed_step_of_an_ended_run_is_dropped(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "START_TIMEOUT_SECONDS", 0.2)
-    async with running_server(file_store, steps="workers") as there:
-        me = there.caller()
+    async with running_server(file_store, steps="workers") as server:
+        me = server.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
-        run = (await there.service.log.find_run(run_id)).identity
-        await there.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
-        async with worker(there):
-            await wait_for_empty_queue(there)
+        run = (await server.service.log.find_run(run_id)).identity
+        await server.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
+        async with worker(server):
+            await wait_for_empty_queue(server)
 
 
 LOOP = {"in": [1, 2], "iterator": "n", "spec": {"mode": "parallel"}}
@@ -286,50 +284,50 @@ TWO_AT_ONCE = [
 ]
 
 
-async def claimed(there: RunningServer, name: str) -> tuple[int, int]:
-    """What a worker of this name takes, of what is there to be taken."""
+async def claim_task(server: RunningServer, name: str) -> tuple[int, int]:
+    """Wait for a task, claim it as a worker of this name, and return task id and lease number."""
 
-    async def take() -> list[tuple[int, int]]:
-        return list(await there.service.task_queue.claim(name, ["default"], None, 1))
+    async def claim() -> list[tuple[int, int]]:
+        return list(await server.service.task_queue.claim(name, ["default"], None, 1))
 
-    return (await until(take))[0]
+    return (await until(claim))[0]
 
 
-async def in_state(there: RunningServer, task_id: int, state: str) -> None:
-    async def is_so() -> bool:
-        row = await there.service.task_queue.find(task_id)
+async def wait_for_state(server: RunningServer, task_id: int, state: str) -> None:
+    async def is_in_state() -> bool:
+        row = await server.service.task_queue.find(task_id)
         return row is not None and row[5] == state
 
-    await until(is_so)
+    await until(is_in_state)
 
 
 @pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
-async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
+async def test_released_step_is_not_lost_while_its_driver_is_busy(
     file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its run's driver waits for a store; one worker takes a step and gives it back, and another takes it."""
+    """The driver waits for a store; one worker claims a step and releases it, and another claims it."""
     monkeypatch.setattr(dispatch, "POLL", 0.05)
-    async with running_server(file_store, steps="workers") as there:
-        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
+    async with running_server(file_store, steps="workers") as server:
+        me, table, engine = server.caller(), server.service.task_queue, server.service.operations.engine
         run_id = (await me.start(plan))["runId"]
-        first, lease_no = await claimed(there, "w1")
-        await in_state(there, first, "STARTED")
-        is_back, put = asyncio.Event(), engine.services.results.put
+        first, lease_no = await claim_task(server, "w1")
+        await wait_for_state(server, first, "STARTED")
+        is_available, put = asyncio.Event(), engine.services.results.put
 
-        async def away(*arguments: Any) -> None:
-            await is_back.wait()
+        async def blocked_put(*arguments: Any) -> None:
+            await is_available.wait()
             await put(*arguments)
 
-        monkeypatch.setattr(engine.services.results, "put", away)
+        monkeypatch.setattr(engine.services.results, "put", blocked_put)
         await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
         await asyncio.sleep(0.3)
-        second, lease_no = await claimed(there, "w1")
+        second, lease_no = await claim_task(server, "w1")
         await asyncio.sleep(0.3)
         await table.release(second, lease_no)
-        second, lease_no = await claimed(there, "w2")
+        second, lease_no = await claim_task(server, "w2")
         await asyncio.sleep(0.3)
-        is_back.set()
-        await in_state(there, second, "STARTED")
+        is_available.set()
+        await wait_for_state(server, second, "STARTED")
         started = [
             e["payload"]["worker"]
             for e in (await me.get(f"{run_path(run_id)}/events"))["events"]
@@ -342,12 +340,12 @@ async def test_what_changes_hands_while_its_driver_is_busy_is_not_lost(
 
 
 @pytest.mark.parametrize("plan", TWO_AT_ONCE, ids=["plan", "playbook"])
-async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
+async def test_step_claimed_while_the_disk_is_full_is_not_lost(
     file_store: str, plan: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "POLL", 0.05)
-    async with running_server(file_store, steps="workers") as there:
-        me, engine = there.caller(), there.service.operations.engine
+    async with running_server(file_store, steps="workers") as server:
+        me, engine = server.caller(), server.service.operations.engine
         monkeypatch.setattr(engine.services, "write_budget", 0.3)
         run_id = (await me.start(plan))["runId"]
         is_full, append = True, engine.log.append_prepared
@@ -358,67 +356,67 @@ async def test_what_was_taken_while_the_disk_was_full_is_not_lost(
             return await append(*arguments, **conditions)
 
         monkeypatch.setattr(engine.log, "append_prepared", full)
-        async with worker(there):
+        async with worker(server):
             await asyncio.sleep(1.5)
             is_full = False
             assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
 async def test_a_step_does_not_wait_for_one_whose_driver_is_busy(file_store: str, tmp_path: Path) -> None:
-    """A worker takes both at once. The lease of the first would run out before it hears of it."""
+    """A worker claims both at once; if one waited for the other, its lease would expire before it starts."""
     mark = tmp_path / "mark"
-    async with running_server(file_store, steps="workers") as there:
-        me, table, engine = there.caller(), there.service.task_queue, there.service.operations.engine
+    async with running_server(file_store, steps="workers") as server:
+        me, table, engine = server.caller(), server.service.task_queue, server.service.operations.engine
         busy = (await me.start(TWO_AT_ONCE[0]))["runId"]
-        first, lease_no = await claimed(there, "w1")
-        await in_state(there, first, "STARTED")
-        is_back, put = asyncio.Event(), engine.services.results.put
+        first, lease_no = await claim_task(server, "w1")
+        await wait_for_state(server, first, "STARTED")
+        is_available, put = asyncio.Event(), engine.services.results.put
 
-        async def away(*arguments: Any) -> None:
-            await is_back.wait()
+        async def blocked_put(*arguments: Any) -> None:
+            await is_available.wait()
             await put(*arguments)
 
-        engine.services.results.put = away
+        engine.services.results.put = blocked_put
         await table.store_outcome(first, lease_no, "w1", msgspec.json.encode({"result": "x" * 100_000}))
         quick = (await me.start({"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {mark}; sleep 1"}]}))["runId"]
 
         async def offered() -> bool:
             return ("OFFERED", 2) in [
-                tuple(row) for row in await there.service.log.store.side_tables.read("task_counts")
+                tuple(row) for row in await server.service.log.store.side_tables.read("task_counts")
             ]
 
         await until(offered)
-        async with worker(there):
+        async with worker(server):
             assert (await me.get(f"{run_path(quick)}?wait=30s"))["status"] == "COMPLETED"
             assert mark.read_text() == "x\n"
-            is_back.set()
+            is_available.set()
             assert (await me.get(f"{run_path(busy)}?wait=30s"))["status"] == "COMPLETED"
 
 
-async def test_a_worker_that_stops_gives_its_steps_back(store: str, tmp_path: Path) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_stopping_worker_releases_its_steps(store: str, tmp_path: Path) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         mark = tmp_path / "mark"
         plan = {"plan": "p", "steps": [{"id": "a", "shell": f"test -e {mark} || {{ touch {mark}; sleep 60; }}"}]}
         run_id = (await me.start(plan))["runId"]
-        async with worker(there, "w1", drain=0.0):
+        async with worker(server, "w1", drain=0.0):
 
             async def begun() -> bool:
                 return mark.exists()
 
             await until(begun)
-        async with worker(there, "w2"):
+        async with worker(server, "w2"):
             assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"
 
 
-async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: Path) -> None:
-    """The server that drives the run stops; the worker goes on, and the next server hears of its end."""
+async def test_recovered_run_keeps_its_worker(store: str, tmp_path: Path) -> None:
+    """The server that drives the run stops; the worker continues, and the next server receives its result."""
     once = tmp_path / "once"
     plan = {"plan": "p", "steps": [{"id": "a", "shell": f"echo x >> {once}; sleep 1.5"}, {"id": "b", "noop": {}}]}
     port = free_port()
     async with running_server(store, steps="workers", drain=0.0) as first:
-        line = HttpTransport([first.address, f"http://127.0.0.1:{port}"], None, retry_seconds=None)
-        made = Worker(line, "w1", all_tools(), EnvironmentSecrets())
+        transport = HttpTransport([first.address, f"http://127.0.0.1:{port}"], None, retry_seconds=None)
+        made = Worker(transport, "w1", all_tools(), EnvironmentSecrets())
         stop = asyncio.Event()
         running = asyncio.create_task(made.run(stop, 5))
         run_id = (await first.caller().start(plan))["runId"]
@@ -433,18 +431,18 @@ async def test_a_run_that_changes_hands_keeps_its_worker(store: str, tmp_path: P
         assert once.read_text() == "x\n"
         stop.set()
         await running
-        await line.close()
+        await transport.close()
 
 
 async def test_a_worker_is_bound_to_its_tenant(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
+    async with running_server(store, steps="workers") as server:
         mine, other = (
-            await there.caller_with("Engineer", tenant="acme"),
-            await there.caller_with("Engineer", tenant="other"),
+            await server.caller_with("Engineer", tenant="acme"),
+            await server.caller_with("Engineer", tenant="other"),
         )
-        theirs = await there.caller_with(scopes=("steps",), tenant="other")
+        theirs = await server.caller_with(scopes=("steps",), tenant="other")
         run_id = (await mine.start())["runId"]
-        async with worker(there, token=theirs.token):
+        async with worker(server, token=theirs.token):
             await other.run()
             assert (await mine.get(f"{run_path(run_id)}/status"))["status"] == "RUNNING"
         assert ("StepStarted", "greet") not in await event_types(mine, run_id)
@@ -452,28 +450,28 @@ async def test_a_worker_is_bound_to_its_tenant(store: str) -> None:
         assert denied["code"] == "AUTHZ_DENIED"
 
 
-async def test_a_lease_is_its_workers_alone(file_store: str) -> None:
-    async with running_server(file_store, steps="workers") as there:
-        engineer = await there.caller_with("Engineer")
-        one = await there.caller_with(scopes=("steps",), name="one")
-        two = await there.caller_with(scopes=("steps",), name="two")
+async def test_lease_can_be_used_only_by_its_worker(file_store: str) -> None:
+    async with running_server(file_store, steps="workers") as server:
+        engineer = await server.caller_with("Engineer")
+        one = await server.caller_with(scopes=("steps",), name="one")
+        two = await server.caller_with(scopes=("steps",), name="two")
         await engineer.start()
         (lease,) = (await one.post("/v1/leases", {"worker": "w", "queues": ["default"]}))["leases"]
         path = f"/v1/leases/{lease['leaseId']}"
         for caller, worker_name in ((two, "w"), (one, "v")):
             query = f"worker={worker_name}"
-            for what, body in (
+            for action, body in (
                 ("result", {"result": 1}),
                 ("release", None),
                 ("checkpoint", {"state": 1}),
                 ("output", {"parts": []}),
             ):
-                refused = await caller.post(f"{path}/{what}?{query}", body, 409)
+                refused = await caller.post(f"{path}/{action}?{query}", body, 409)
                 assert refused["code"] == "LEASE_LOST"
-            told = await caller.post("/v1/leases/beat", {"worker": worker_name, "leases": [lease["leaseId"]]})
-            assert told["leases"] == {lease["leaseId"]: "lost"}
+            reply = await caller.post("/v1/leases/beat", {"worker": worker_name, "leases": [lease["leaseId"]]})
+            assert reply["leases"] == {lease["leaseId"]: "lost"}
         for nonsense in ("x", "1", "1-2-3", "-1-1", "9" * 40 + "-1"):
             assert (await one.post(f"/v1/leases/{nonsense}/release?worker=w", None, 409))["code"] == "LEASE_LOST"
-        told = await one.post("/v1/leases/beat", {"worker": "w", "leases": [lease["leaseId"]]})
-        assert told["leases"] == {lease["leaseId"]: "go on"}
+        reply = await one.post("/v1/leases/beat", {"worker": "w", "leases": [lease["leaseId"]]})
+        assert reply["leases"] == {lease["leaseId"]: "go on"}
         await one.post(f"{path}/result?worker=w", {"result": {"exitCode": 0}})

@@ -1,4 +1,4 @@
-"""Artifacts: kept by content, checked when read, deleted when their time is over. In a folder, and in a real bucket."""
+"""Artifacts in a folder and in a real bucket: stored by content, verified on read, deleted after retention."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(settings: dict[str, Any], tmp_path: Path, clock: Clock) -> ArtifactSto
     return artifact_store(settings, tmp_path / "state", clock.now)
 
 
-def test_what_is_kept_can_be_fetched(store: ArtifactStore, tmp_path: Path) -> None:
+def test_a_stored_artifact_can_be_fetched(store: ArtifactStore, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_bytes(b"<h1>" + bytes(3_000_000))
     ref = store.put(tmp_path / "report.html", "report")
     assert (ref.kind, ref.size_bytes) == ("report", 3_000_004)
@@ -57,19 +57,19 @@ def test_what_is_kept_can_be_fetched(store: ArtifactStore, tmp_path: Path) -> No
     assert not list(tmp_path.glob(".copy*"))
 
 
-def test_the_same_again_is_the_same_artifact(store: ArtifactStore) -> None:
+def test_equal_content_and_kind_give_the_same_artifact(store: ArtifactStore) -> None:
     assert store.put(b"same", "report") == store.put(b"same", "report")
     assert store.put(b"same", "report") != store.put(b"same", "other")
     assert store.put(b"", "report").size_bytes == 0
 
 
-def test_an_artifact_is_its_tenants(store: ArtifactStore, tmp_path: Path, clock: Clock) -> None:
+def test_artifacts_are_scoped_to_a_tenant(store: ArtifactStore, tmp_path: Path, clock: Clock) -> None:
     default, acme, other = (store.for_tenant(tenant) for tenant in ("default", "acme", "other"))
-    refs = [each.put(b"the same bytes", "report") for each in (default, acme)]
+    refs = [tenant_store.put(b"the same bytes", "report") for tenant_store in (default, acme)]
     assert len({ref.uri for ref in refs}) == 2
     for ref, owner in zip(refs, (default, acme), strict=True):
         assert owner.get(ref, tmp_path / "copy") == 14
-        assert store.get(ref, tmp_path / "copy") == 14  # whoever has the whole store has all that is in it
+        assert store.get(ref, tmp_path / "copy") == 14  # The unscoped store reads the artifacts of all tenants.
         for stranger in {default, acme, other} - {owner}:
             with pytest.raises(RunwrightError, match="not found") as refused:
                 stranger.get(ref.uri, tmp_path / "stolen")
@@ -79,7 +79,7 @@ def test_an_artifact_is_its_tenants(store: ArtifactStore, tmp_path: Path, clock:
     assert {str(key) for key in store.prune()} == {str(key_of(ref)) for ref in refs}
 
 
-def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_changed_artifact_is_not_returned(store: ArtifactStore, settings: dict[str, Any], tmp_path: Path) -> None:
     ref = store.put(b"as it was", "report")
     store._backend.put(key_of(ref), _file(tmp_path, b"as it was not"))
     with pytest.raises(RunwrightError, match="is damaged"):
@@ -87,7 +87,7 @@ def test_nothing_is_given_back_that_has_changed(store: ArtifactStore, settings: 
     assert not (tmp_path / "copy").exists()
 
 
-def test_what_is_damaged_is_mended_by_making_it_again(tmp_path: Path, clock: Clock) -> None:
+def test_damaged_artifact_is_repaired_by_storing_it_again(tmp_path: Path, clock: Clock) -> None:
     store = artifact_store({}, tmp_path, clock.now)
     ref = store.put(b"as it was", "report")
     store._backend.put(key_of(ref), _file(tmp_path, b"as it was not"))
@@ -95,7 +95,7 @@ def test_what_is_damaged_is_mended_by_making_it_again(tmp_path: Path, clock: Clo
     assert store.get(ref, tmp_path / "copy") == 9
 
 
-def test_many_may_fetch_to_one_place(store: ArtifactStore, tmp_path: Path) -> None:
+def test_concurrent_fetches_to_one_path_do_not_mix(store: ArtifactStore, tmp_path: Path) -> None:
     refs = [store.put(bytes([number]) * 300_000, "report") for number in range(4)]
     with ThreadPoolExecutor(8) as pool:
         sizes = list(pool.map(lambda number: store.get(refs[number % 4], tmp_path / "copy"), range(24)))
@@ -103,12 +103,12 @@ def test_many_may_fetch_to_one_place(store: ArtifactStore, tmp_path: Path) -> No
     assert len(set((tmp_path / "copy").read_bytes())) == 1
 
 
-def test_what_is_gone_or_no_artifact_is_said_to_be(store: ArtifactStore, tmp_path: Path) -> None:
+def test_missing_or_invalid_artifact_address_is_refused(store: ArtifactStore, tmp_path: Path) -> None:
     ref = store.put(b"x", "report")
     store._backend.delete(key_of(ref))
-    with pytest.raises(RunwrightError) as gone:
+    with pytest.raises(RunwrightError) as missing:
         store.get(ref, tmp_path / "copy")
-    assert gone.value.code == "REFERENCE_NOT_AVAILABLE"
+    assert missing.value.code == "REFERENCE_NOT_AVAILABLE"
     for uri in ("file:///etc/passwd", "s3://other/x", "../../etc/passwd", f"report/kept/{'g' * 64}"):
         with pytest.raises(RunwrightError, match="not the address of an artifact"):
             store.get(uri, tmp_path / "copy")
@@ -117,12 +117,12 @@ def test_what_is_gone_or_no_artifact_is_said_to_be(store: ArtifactStore, tmp_pat
         store.get(other, tmp_path / "copy")
 
 
-def test_each_kind_has_a_time_of_its_own(store: ArtifactStore, clock: Clock, tmp_path: Path) -> None:
+def test_each_kind_has_its_own_retention(store: ArtifactStore, clock: Clock, tmp_path: Path) -> None:
     short, usual = store.put(b"a", "report"), store.put(b"b", "log")
     assert (short.expires_at, usual.expires_at) == ("2026-01-04T00:00:00.000000Z", "2026-02-01T00:00:00.000000Z")
     assert store.prune() == []
     clock.time = NOW + 2 * DAY
-    assert store.prune() == [], "never sooner than was said"
+    assert store.prune() == [], "never before the expiry time"
     clock.time = NOW + 3 * DAY
     assert [key.kind for key in store.prune()] == ["report"]
     with pytest.raises(RunwrightError):
@@ -132,7 +132,7 @@ def test_each_kind_has_a_time_of_its_own(store: ArtifactStore, clock: Clock, tmp
     assert [key.kind for key in store.prune()] == ["log"]
 
 
-def test_without_a_retention_all_is_kept(tmp_path: Path, clock: Clock) -> None:
+def test_artifacts_without_retention_never_expire(tmp_path: Path, clock: Clock) -> None:
     store = artifact_store({}, tmp_path, clock.now)
     ref = store.put(b"x", "report")
     assert ref.expires_at is None
@@ -141,12 +141,12 @@ def test_without_a_retention_all_is_kept(tmp_path: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "Report", "../x", "a/b", "x" * 65, "ä", "a\n"])
-def test_a_kind_is_a_plain_word(kind: str, tmp_path: Path, clock: Clock) -> None:
+def test_an_invalid_artifact_kind_is_refused(kind: str, tmp_path: Path, clock: Clock) -> None:
     with pytest.raises(RunwrightError, match="Invalid artifact kind"):
         artifact_store({}, tmp_path, clock.now).put(b"x", kind)
 
 
-def test_a_file_that_is_not_there_cannot_be_kept(tmp_path: Path, clock: Clock) -> None:
+def test_put_refuses_missing_files_and_directories(tmp_path: Path, clock: Clock) -> None:
     with pytest.raises(RunwrightError, match="No such file"):
         artifact_store({}, tmp_path, clock.now).put(tmp_path / "nothing", "report")
     with pytest.raises(RunwrightError, match="directory"):
@@ -154,7 +154,7 @@ def test_a_file_that_is_not_there_cannot_be_kept(tmp_path: Path, clock: Clock) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "message"),
     [
         ({"stor": "x"}, "'stor' in .artifacts.. Did you mean 'store'"),
         ({"store": 7}, "store must be a folder"),
@@ -164,23 +164,23 @@ def test_a_file_that_is_not_there_cannot_be_kept(tmp_path: Path, clock: Clock) -
         ({"retention": {"report": "soon"}}, "report: A duration"),
     ],
 )
-def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(RunwrightError, match=sentence):
+def test_an_invalid_artifact_setting_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RunwrightError, match=message):
         artifact_store(settings, tmp_path, lambda: NOW)
 
 
-def test_a_bucket_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_bucket_raises_store_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     settings = {"store": "s3://nobody/here", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
     store = artifact_store(settings, tmp_path, lambda: NOW)
-    with pytest.raises(RunwrightError) as trouble:
+    with pytest.raises(RunwrightError) as caught:
         store.put(b"x", "report")
-    assert trouble.value.code == "STORE_UNAVAILABLE"
+    assert caught.value.code == "STORE_UNAVAILABLE"
 
 
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True), st.dates(), st.binary(min_size=32, max_size=32))
-def test_a_key_is_read_as_it_was_written(kind: str, day: Any, digest: bytes) -> None:
+def test_artifact_keys_survive_a_round_trip(kind: str, day: Any, digest: bytes) -> None:
     for key in (
         ArtifactKey(kind, day.isoformat(), digest.hex()),
         ArtifactKey(kind, day.isoformat(), digest.hex(), digest[::-1].hex()),
@@ -188,7 +188,7 @@ def test_a_key_is_read_as_it_was_written(kind: str, day: Any, digest: bytes) -> 
         assert parse_artifact_key(f"s3://bucket/some/prefix/{key}") == parse_artifact_key(str(key)) == key
 
 
-def test_a_folder_is_empty_when_all_is_deleted(tmp_path: Path, clock: Clock) -> None:
+def test_folder_is_empty_after_all_artifacts_are_pruned(tmp_path: Path, clock: Clock) -> None:
     store = ArtifactStore(FolderBackend(tmp_path / "a"), tempfile.NamedTemporaryFile, clock.now, {"x": 1})
     store.put(b"1", "x")
     store.for_tenant("acme").put(b"1", "x")

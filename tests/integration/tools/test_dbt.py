@@ -1,4 +1,4 @@
-"""dbt steps: real dbt, on the project of the examples."""
+"""dbt steps: real dbt on the example project."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from support.waiting import until
 
 PROJECT = EXAMPLES / "dbt-shop"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.dbt]
 
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project, parsed once."""
+    """Copy of the example project with its parse results."""
     folder = tmp_path_factory.mktemp("dbt") / "shop"
     shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("target", "logs", "*.duckdb*"))
     dbt = [str(Path(sys.executable).with_name("dbt")), "parse", "--project-dir", ".", "--profiles-dir", "."]
@@ -55,14 +55,14 @@ async def finished(operations: Operations, document: dict[str, Any], **start: An
 
 
 def broken(shop: Path) -> str:
-    """Break a model; gives back what it was."""
+    """Break a model; return its previous text."""
     file = shop / "models" / "intermediate" / "int_order_amounts.sql"
     before = file.read_text()
     file.write_text("select * from nowhere")
     return before
 
 
-async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_together_at_once(shop: Path) -> None:
+async def test_ready_nodes_share_an_invocation_in_dependency_order(shop: Path) -> None:
     document = plan(shop)
     async with engine("memory://") as operations:
         snapshot = await finished(operations, document)
@@ -77,8 +77,8 @@ async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_toge
         result = await operations.result(snapshot.run_id, "best_customers")
         assert result["status"] == "success"
         assert (await operations.result(snapshot.run_id, "raw_orders"))["rowsAffected"] == 5
-        told = "".join(line.text for line in operations.engine.step_logs.read(snapshot.run_id, "raw_orders"))
-        assert "main.raw_orders [INSERT 5 in" in told
+        output = "".join(line.text for line in operations.engine.step_logs.read(snapshot.run_id, "raw_orders"))
+        assert "main.raw_orders [INSERT 5 in" in output
         kinds = [ref.kind for ref in snapshot.artifacts]
         assert kinds.count("dbt-manifest") == 1
         results = [ref for ref in snapshot.artifacts if ref.kind == "dbt-run-results"]
@@ -91,7 +91,7 @@ async def test_nodes_run_in_the_order_of_their_dependencies_and_those_ready_toge
         assert len(results) < len(nodes), "those ready together share an invocation"
 
 
-async def test_a_broken_model_stops_what_builds_on_it_and_only_that_is_run_again(shop: Path) -> None:
+async def test_broken_model_skips_dependents_and_rerun_runs_only_them(shop: Path) -> None:
     before = broken(shop)
     async with engine("memory://") as operations:
         snapshot = await finished(operations, plan(shop))
@@ -109,7 +109,7 @@ async def test_a_broken_model_stops_what_builds_on_it_and_only_that_is_run_again
         assert ran == {"int_order_amounts"} | after | tests
 
 
-async def test_a_test_that_finds_something_fails_its_step_alone_or_with_what_builds_on_it(shop: Path) -> None:
+async def test_failed_test_skips_dependents_only_with_gate(shop: Path) -> None:
     with (shop / "seeds" / "raw_orders.csv").open("a") as file:
         file.write("5,4,2026-01-06,open\n")
     async with engine("memory://") as operations:
@@ -121,7 +121,7 @@ async def test_a_test_that_finds_something_fails_its_step_alone_or_with_what_bui
         assert statuses(gated)["orders"] == "SKIPPED"
 
 
-async def test_a_step_may_be_a_whole_selection(shop: Path) -> None:
+async def test_step_runs_a_whole_selection(shop: Path) -> None:
     steps = [{"id": "all", "dbt": {"project": ".", "select": ["+orders"]}}]
     async with engine("memory://") as operations:
         snapshot = await finished(operations, {"plan": "p", "steps": steps})
@@ -133,7 +133,7 @@ async def test_a_step_may_be_a_whole_selection(shop: Path) -> None:
         assert step_of(failed, "all").error.code == "DBT_NODE_FAILED"
 
 
-async def test_a_project_that_cannot_be_read_fails_its_steps_and_says_why(shop: Path) -> None:
+async def test_unparsable_project_fails_its_steps_with_the_reason(shop: Path) -> None:
     (shop / "models" / "marts" / "orders.sql").write_text("select {{ ref('nobody') }}")
     async with engine("memory://") as operations:
         snapshot = await finished(operations, plan(shop))
@@ -142,7 +142,7 @@ async def test_a_project_that_cannot_be_read_fails_its_steps_and_says_why(shop: 
         assert "nobody" in error.message
 
 
-async def test_a_node_that_is_gone_is_named(shop: Path) -> None:
+async def test_missing_node_is_reported_by_name(shop: Path) -> None:
     document = plan(shop)
     (shop / "models" / "marts" / "payment_methods.sql").unlink()
     async with engine("memory://") as operations:
@@ -151,7 +151,7 @@ async def test_a_node_that_is_gone_is_named(shop: Path) -> None:
         assert (error.code, error.retryable) == ("DBT_NODE_NOT_FOUND", False)
 
 
-async def test_once_dbt_is_done_others_can_have_the_database(shop: Path) -> None:
+async def test_database_is_released_after_dbt(shop: Path) -> None:
     steps = [
         {"id": "build", "dbt": {"project": ".", "select": ["+orders"]}},
         {"id": "read", "sql": {"connection": "duckdb:///shop.duckdb", "query": "select count(*) as n from orders"}},
@@ -162,7 +162,7 @@ async def test_once_dbt_is_done_others_can_have_the_database(shop: Path) -> None
         assert (await operations.result(snapshot.run_id, "read"))["rows"] == [{"n": 5}]
 
 
-async def test_a_process_that_nobody_needs_is_let_go(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_dbt_process_is_stopped(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runwright.tools.dbt.project.IDLE", 0.1)
     steps = [{"id": "build", "dbt": {"project": ".", "select": ["raw_orders"]}}]
     async with engine("memory://") as operations:
@@ -176,26 +176,26 @@ async def test_a_process_that_nobody_needs_is_let_go(shop: Path, monkeypatch: py
 
 
 def slow_model(shop: Path) -> None:
-    """A model that takes for ever."""
+    """Replace a model by a query that never ends."""
     body = "select count(*) as n from range(100000000) a, range(100000000) b where a.range % 7 = b.range % 5"
     (shop / "models" / "staging" / "stg_customers.sql").write_text(
         "{{ config(materialized='table') }} -- depends on {{ ref('raw_customers') }}\n" + body
     )
 
 
-async def test_a_cancelled_run_stops_dbt(shop: Path) -> None:
+async def test_cancelled_run_stops_dbt(shop: Path) -> None:
     slow_model(shop)
     async with engine("memory://") as operations:
         run_id = await operations.start(read_data(plan(shop)).plan)
         await wait_for_event(operations, run_id, "StepStarted", "stg_customers")
-        await asyncio.sleep(1)  # dbt is at it now, or about to be
+        await asyncio.sleep(1)  # dbt executes the model by now.
         await operations.signal(run_id, "CANCEL")
         snapshot = await operations.wait(run_id, PATIENCE)
         assert snapshot.status == "CANCELLED"
         assert not await _workers()
 
 
-async def test_a_node_that_takes_too_long_is_stopped_and_others_of_its_invocation_begin_anew(shop: Path) -> None:
+async def test_timed_out_node_does_not_fail_its_invocation(shop: Path) -> None:
     slow_model(shop)
     document = plan(shop)
     for step in document["steps"]:
@@ -207,7 +207,7 @@ async def test_a_node_that_takes_too_long_is_stopped_and_others_of_its_invocatio
         assert statuses(snapshot)["revenue_by_day"] == "SUCCESS"
 
 
-async def test_dbt_that_is_killed_fails_what_it_was_at_and_a_retry_mends_it(shop: Path) -> None:
+async def test_killed_dbt_fails_the_attempt_and_is_retried(shop: Path) -> None:
     document = plan(shop)
     for step in document["steps"]:
         step["retry"] = {"maxAttempts": 3, "initial": "10ms"}
@@ -221,14 +221,14 @@ async def test_dbt_that_is_killed_fails_what_it_was_at_and_a_retry_mends_it(shop
 
 
 async def _workers() -> list[int]:
-    """The processes that have dbt loaded, of ours."""
+    """Return the dbt processes of this process."""
     command = ["ps", "-eo", "pid,ppid,args"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in done.stdout.splitlines()[1:]]
     return [int(pid) for pid, ppid, args in rows if "runwright.tools.dbt.worker" in args and int(ppid) == os.getpid()]
 
 
-async def test_a_folder_that_is_no_project_is_refused_before_anything_runs(tmp_path: Path) -> None:
+async def test_folder_without_project_is_refused_at_start(tmp_path: Path) -> None:
     steps = [{"id": "all", "dbt": {"project": str(tmp_path)}}]
     async with engine("memory://") as operations:
         with pytest.raises(Exception, match=r"dbt_project\.yml not found"):

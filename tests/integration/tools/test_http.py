@@ -1,4 +1,4 @@
-"""http steps, against a server that behaves badly."""
+"""http steps against a faulty server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.flaky_server import FlakyServer, flaky_server
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -49,7 +49,7 @@ async def test_an_answer_is_status_headers_and_body(server: FlakyServer) -> None
     assert result["headers"]["content-type"] == "application/json"
 
 
-async def test_what_is_sent_is_what_the_plan_says(server: FlakyServer) -> None:
+async def test_request_is_sent_as_the_plan_specifies(server: FlakyServer) -> None:
     result = await result_of(
         {
             "url": f"{server.url}/echo",
@@ -74,7 +74,7 @@ async def test_a_body_may_be_text_binary_or_nothing(server: FlakyServer) -> None
     assert (await result_of({"url": f"{server.url}/empty"}))["body"] is None
 
 
-async def test_a_busy_server_is_asked_again_after_the_time_it_wants(server: FlakyServer) -> None:
+async def test_retry_waits_for_the_retry_after_of_the_server(server: FlakyServer) -> None:
     retry = {"maxAttempts": 3, "initial": "10ms", "jitter": False}
     async with engine("memory://") as operations:
         began = time.monotonic()
@@ -86,7 +86,7 @@ async def test_a_busy_server_is_asked_again_after_the_time_it_wants(server: Flak
     assert server.seen["/flaky"] == 3
 
 
-async def test_a_server_may_name_the_time_from_which_on_it_can_be_asked(server: FlakyServer) -> None:
+async def test_retry_after_may_be_a_date(server: FlakyServer) -> None:
     retry = {"maxAttempts": 2, "initial": "10ms", "jitter": False}
     async with engine("memory://") as operations:
         snapshot = await run_plan(operations, plan({"url": f"{server.url}/later"}, retry=retry))
@@ -95,34 +95,34 @@ async def test_a_server_may_name_the_time_from_which_on_it_can_be_asked(server: 
         assert 1 <= (failed.payload or {})["error"]["facts"]["retryAfter"] <= 3
 
 
-async def test_an_answer_that_was_not_expected_fails_the_step(server: FlakyServer) -> None:
+async def test_unexpected_status_fails_the_step(server: FlakyServer) -> None:
     error = await error_of({"url": f"{server.url}/nothing?token=abc"}, retry={"maxAttempts": 3})
     assert error.code == "HTTP_STATUS"
     assert "returned 404 Not Found" in error.message
     assert "no such thing" in error.message
     assert "token" not in error.message
-    assert server.seen["/nothing"] == 1, "asking again will not make it be there"
+    assert server.seen["/nothing"] == 1, "a 404 is not retried"
     assert (await result_of({"url": f"{server.url}/nothing", "expect": [200, 404]}))["status"] == 404
     assert (await error_of({"url": f"{server.url}/orders", "expect": "404"})).code == "HTTP_STATUS"
 
 
 @pytest.mark.parametrize("path", ["hang_up", "half"])
-async def test_a_server_that_hangs_up_is_a_failure_that_may_pass(server: FlakyServer, path: str) -> None:
+async def test_closed_connection_is_a_retryable_error(server: FlakyServer, path: str) -> None:
     error = await error_of({"url": f"{server.url}/{path}"})
     assert (error.code, error.retryable, error.category) == ("HTTP_UNREACHABLE", True, "network")
 
 
-async def test_nobody_at_the_address(server: FlakyServer) -> None:
+async def test_unreachable_address_is_a_retryable_error(server: FlakyServer) -> None:
     error = await error_of({"url": "http://127.0.0.1:9/"})
     assert (error.code, error.retryable) == ("HTTP_UNREACHABLE", True)
 
 
-async def test_a_server_that_says_nothing_is_waited_for_only_so_long(server: FlakyServer) -> None:
+async def test_silent_server_times_out_after_the_idle_timeout(server: FlakyServer) -> None:
     error = await error_of({"url": f"{server.url}/slow", "idleTimeout": "200ms"})
     assert error.code == "HTTP_TIMEOUT"
 
 
-async def test_a_cancelled_call_hangs_up(server: FlakyServer) -> None:
+async def test_cancelled_call_is_interrupted(server: FlakyServer) -> None:
     async with engine("memory://") as operations:
         run_id = await operations.start(operations.load(plan({"url": f"{server.url}/slow"})))
         await wait_for_event(operations, run_id, "StepStarted", "call")
@@ -132,12 +132,12 @@ async def test_a_cancelled_call_hangs_up(server: FlakyServer) -> None:
         assert time.monotonic() - began < 4
 
 
-async def test_no_more_is_read_than_was_said(server: FlakyServer) -> None:
+async def test_body_beyond_max_bytes_is_refused(server: FlakyServer) -> None:
     error = await error_of({"url": f"{server.url}/large", "maxBytes": 1000})
     assert (error.code, error.retryable) == ("HTTP_TOO_LARGE", False)
 
 
-async def test_redirects_are_followed_but_not_for_ever(server: FlakyServer) -> None:
+async def test_redirects_are_followed_up_to_a_limit(server: FlakyServer) -> None:
     assert (await result_of({"url": f"{server.url}/moved"}))["body"] == {"rows": [1, 2, 3]}
     assert (await error_of({"url": f"{server.url}/circle"})).code == "HTTP_REDIRECTS"
 
@@ -152,19 +152,19 @@ async def test_only_allowed_hosts_are_called_also_by_redirect(server: FlakyServe
         await result_of({"url": f"{server.url}/orders"})
 
 
-async def test_a_cookie_that_one_step_is_given_is_not_sent_by_another(server: FlakyServer) -> None:
+async def test_cookies_are_not_shared_between_steps(server: FlakyServer) -> None:
     steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/echo"}} for number in range(2)]
     async with engine("memory://") as operations:
         assert (await run_plan(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
     assert not any("cookie" in request["headers"] for request in server.requests)
 
 
-async def test_the_addresss_own_query_stays(server: FlakyServer) -> None:
+async def test_query_input_is_added_to_the_query_of_the_url(server: FlakyServer) -> None:
     result = await result_of({"url": f"{server.url}/echo?a=1", "query": {"b": 2}})
     assert result["body"]["path"] == "/echo?a=1&b=2"
 
 
-async def test_connections_are_used_again(server: FlakyServer) -> None:
+async def test_connections_are_reused(server: FlakyServer) -> None:
     steps = [{"id": f"s{number}", "http": {"url": f"{server.url}/orders"}} for number in range(8)]
     async with engine("memory://") as operations:
         assert (await run_plan(operations, {"plan": "p", "steps": steps})).status == "COMPLETED"
@@ -185,7 +185,7 @@ async def test_a_secret_in_a_header_is_in_no_event(server: FlakyServer, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("http", "sentence"),
+    ("http", "message"),
     [
         ({"url": "ftp://x"}, "must begin with http"),
         ({"url": "http://"}, "no host"),
@@ -204,13 +204,13 @@ async def test_a_secret_in_a_header_is_in_no_event(server: FlakyServer, monkeypa
         ({}, "requires `url`"),
     ],
 )
-async def test_a_wrong_input_is_refused_before_anything_runs(http: dict[str, Any], sentence: str) -> None:
+async def test_a_wrong_input_is_refused_before_anything_runs(http: dict[str, Any], message: str) -> None:
     async with engine("memory://") as operations:
-        with pytest.raises(RunwrightError, match=sentence):
+        with pytest.raises(RunwrightError, match=message):
             operations.load(plan(http))
 
 
-async def test_what_is_filled_in_is_looked_at_too(server: FlakyServer) -> None:
+async def test_evaluated_url_is_validated_too(server: FlakyServer) -> None:
     async with engine("memory://") as operations:
         document = {**plan({"url": "{{ params.url }}"}), "params": {"url": "file:///etc/passwd"}}
         snapshot = await run_plan(operations, document)

@@ -1,4 +1,4 @@
-"""python: a function or a few lines, found and checked without running anybody's code."""
+"""python steps: functions and inline code, checked without importing user code."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def run(**inputs: Any) -> Any:
     return TOOL.run(msgspec.convert(inputs, PythonInputs), CONTEXT)
 
 
-def test_a_function_in_the_current_folder_is_called_with_keywords_or_positions() -> None:
+def test_function_is_called_with_keywords_or_positions() -> None:
     assert run(call="made_jobs:Shop.load", args={"day": "monday"}) == {"rows": [], "day": "monday"}
     assert run(call="made_jobs:Shop.load", args=[1, 2]) == {"rows": [1, 2], "day": "none"}
     assert run(call="os.path:basename", args=["/a/b"]) == "b"
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         ("made_absent:load", "Module 'made_absent' not found"),
         ("made_jobs.deeper:load", "Module 'made_jobs.deeper' not found"),
@@ -66,13 +66,13 @@ def test_a_function_in_the_current_folder_is_called_with_keywords_or_positions()
         ("made_jobs:limit", "is not callable"),
     ],
 )
-def test_a_function_that_is_not_there_is_no_use_trying_again(call: str, words: str) -> None:
-    with pytest.raises(StepError, match=words) as caught:
+def test_missing_function_is_not_retryable(call: str, message: str) -> None:
+    with pytest.raises(StepError, match=message) as caught:
         run(call=call)
     assert (caught.value.code, caught.value.retryable) == ("CALL_NOT_FOUND", False)
 
 
-def test_a_module_that_misses_one_of_its_own_says_which() -> None:
+def test_import_error_names_the_missing_module() -> None:
     with pytest.raises(ModuleNotFoundError, match="made_of_nothing"):
         run(call="made_broken:load")
 
@@ -83,7 +83,7 @@ def test_checking_a_call_does_not_import_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "words"),
+    ("inputs", "message"),
     [
         ({}, "exactly one"),
         ({"call": "a:b", "code": "1"}, "exactly one"),
@@ -106,9 +106,9 @@ def test_checking_a_call_does_not_import_it() -> None:
         ({"code": ""}, None),
     ],
 )
-def test_what_is_wrong_is_found_before_anything_runs(inputs: dict[str, Any], words: str | None) -> None:
-    trouble = TOOL.check(inputs, STEP)
-    assert (trouble is None) if words is None else words in (trouble or ""), trouble
+def test_invalid_inputs_are_found_before_anything_runs(inputs: dict[str, Any], message: str | None) -> None:
+    problem = TOOL.check(inputs, STEP)
+    assert (problem is None) if message is None else message in (problem or ""), problem
 
 
 def test_a_function_of_main_cannot_be_isolated() -> None:
@@ -132,11 +132,11 @@ def test_a_function_of_main_cannot_be_isolated() -> None:
         ("__name__", {}, "__step__"),
     ],
 )
-def test_code_gives_its_variable_result_or_its_last_expression(code: str, args: dict[str, Any], result: Any) -> None:
+def test_code_returns_its_result_variable_or_last_expression(code: str, args: dict[str, Any], result: Any) -> None:
     assert run(code=code, args=args) == result
 
 
-def test_code_leaves_the_given_arguments_and_the_next_run_alone() -> None:
+def test_code_does_not_change_its_arguments_or_later_runs() -> None:
     args = {"n": 1}
     run(code="n = 5\nleft = 1", args=args)
     assert args == {"n": 1}
@@ -145,20 +145,22 @@ def test_code_leaves_the_given_arguments_and_the_next_run_alone() -> None:
 
 
 @pytest.mark.parametrize("inputs", [{"code": "1 +"}, {"code": "1", "args": [1]}, {"call": "os"}, {}])
-def test_inputs_that_turn_out_wrong_once_filled_in_fail_for_good(inputs: dict[str, Any]) -> None:
+def test_invalid_evaluated_inputs_are_not_retryable(inputs: dict[str, Any]) -> None:
     with pytest.raises(StepError) as caught:
         run(**inputs)
     assert (caught.value.code, caught.value.retryable) == ("INVALID_INPUT", False)
 
 
-def test_where_a_function_runs_follows_from_what_it_is() -> None:
+def test_lane_depends_on_function_kind_and_step_class() -> None:
     isolated = Step(step_id="s", kind="python", step_class=StepClass.ISOLATION)
     run(call="made_jobs:Shop.load")
     assert TOOL.lane(PythonInputs(call="made_jobs:fetch"), STEP) is Lane.STEP_LOOP
     assert TOOL.lane(PythonInputs(call="made_jobs:Shop.load"), STEP) is Lane.THREAD
     assert TOOL.lane(PythonInputs(call="made_jobs:fetch"), isolated) is Lane.PROCESS
     assert TOOL.lane(PythonInputs(code="1"), STEP) is Lane.THREAD
-    assert TOOL.lane(PythonInputs(call="made_loud:f"), STEP) is Lane.THREAD, "and nothing was imported to find out"
+    assert TOOL.lane(PythonInputs(call="made_loud:f"), STEP) is Lane.THREAD, (
+        "the module is not imported to choose the lane"
+    )
 
 
 async def _coroutine() -> None: ...
@@ -185,5 +187,5 @@ def test_a_coroutine_function_is_known_in_all_its_forms(function: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [print, len, _Object, functools.partial(print), lambda: None])
-def test_other_callables_are_not_taken_for_coroutine_functions(function: Any) -> None:
+def test_other_callables_are_not_coroutine_functions(function: Any) -> None:
     assert not is_async(function)

@@ -1,4 +1,4 @@
-"""shell: real commands, and what they do to each other."""
+"""shell steps with real commands: results, output, child processes and cancellation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def gone(pid: int) -> bool:
+async def has_ended(pid: int) -> bool:
     for _ in range(200):
         if not is_alive(pid):
             return True
@@ -78,7 +78,7 @@ async def gone(pid: int) -> bool:
     return False
 
 
-async def test_a_command_gives_its_exit_code_and_the_end_of_its_output() -> None:
+async def test_result_has_exit_code_and_end_of_output() -> None:
     assert await run("echo hello; echo there") == {"exitCode": 0, "stdout": "hello\nthere\n"}
     assert await run("true") == {"exitCode": 0, "stdout": ""}
 
@@ -96,19 +96,19 @@ async def test_a_long_last_line_of_json_is_read_whole() -> None:
     assert await run([sys.executable, "-c", script]) == rows
 
 
-async def test_only_the_end_of_long_output_is_kept_and_cut_between_characters() -> None:
+async def test_long_stdout_keeps_its_end_cut_between_characters() -> None:
     result = await run([sys.executable, "-c", "print('ä' * 100000, end='')"])
     assert set(result["stdout"]) == {"ä"}
     assert len(result["stdout"].encode()) <= 8 * 1024
 
 
-async def test_output_that_is_no_text_can_still_be_stored() -> None:
+async def test_binary_output_can_be_stored() -> None:
     result = await run([sys.executable, "-c", r"import os; os.write(1, b'a\x00b\xff\n')"])
     assert result["stdout"] == "a�b�\n"
     json.dumps(result)
 
 
-async def test_output_is_handed_on_as_it_comes() -> None:
+async def test_output_is_reported_while_the_command_runs() -> None:
     output = Output()
     task = asyncio.create_task(run("echo first; echo second >&2; sleep 5", write=output))
     await until(lambda: len(output.parts) == 2)
@@ -122,15 +122,13 @@ async def test_a_list_is_run_without_a_shell() -> None:
     assert (await run(["echo", "$HOME; a  b", 3]))["stdout"] == "$HOME; a  b 3\n"
 
 
-async def test_another_shell_can_be_asked_for() -> None:
+async def test_another_shell_can_be_selected() -> None:
     assert (await run("echo ${BASH_VERSION:+bash}", shell="bash"))["stdout"] == "bash\n"
     error = await failure("false; echo on", shell="bash -e")
     assert error.message == "exit code 1"
 
 
-async def test_the_command_gets_our_environment_its_own_and_who_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_gets_engine_step_and_run_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OURS", "1")
     monkeypatch.setenv("BOTH", "1")
     names = "OURS BOTH NUMBER FLAG RUNWRIGHT_RUN_ID RUNWRIGHT_STEP_ID RUNWRIGHT_ATTEMPT RUNWRIGHT_IDEMPOTENCY_TOKEN"
@@ -140,32 +138,32 @@ async def test_the_command_gets_our_environment_its_own_and_who_it_is(
     assert result["stdout"].splitlines() == [str(tmp_path), "1", "2", "3", "true", "run 1", "s[3]", "2", token]
 
 
-async def test_a_command_has_nothing_to_read() -> None:
+async def test_stdin_of_a_command_is_empty() -> None:
     assert (await run("cat; readlink /proc/self/fd/0"))["stdout"] == "/dev/null\n"
 
 
-async def test_a_command_sees_none_of_our_files() -> None:
+async def test_command_inherits_no_open_files() -> None:
     assert (await run("ls /proc/$$/fd"))["stdout"].split() == ["0", "1", "2"]
 
 
-async def test_a_non_zero_exit_is_a_failure_that_quotes_the_last_line_of_stderr() -> None:
+async def test_non_zero_exit_quotes_the_last_line_of_stderr() -> None:
     error = await failure("echo trying >&2; echo 'no such table' >&2; exit 3")
     assert (error.code, error.message, error.retryable) == ("EXIT_STATUS", "exit code 3: no such table", True)
     assert error.facts == {"exitCode": 3}
 
 
-async def test_a_command_that_is_killed_says_by_what() -> None:
+async def test_error_of_a_killed_command_names_the_signal() -> None:
     error = await failure("kill -SEGV $$")
     assert (error.code, error.message) == ("EXIT_STATUS", "killed by SIGSEGV")
 
 
-async def test_a_program_that_is_not_there_is_a_failure() -> None:
+async def test_missing_program_fails_with_exit_code_127() -> None:
     error = await failure(["runwright-no-such-program"])
     assert error.message.startswith("exit code 127: ")
     assert "not found" in error.message
 
 
-async def test_a_folder_that_is_not_there_is_a_failure_that_names_it() -> None:
+async def test_missing_working_directory_is_named_in_the_error() -> None:
     error = await failure("true", cwd="/no/such/folder")
     assert (error.code, error.retryable) == ("INVALID_INPUT", False)
     assert "/no/such/folder" in error.message
@@ -181,18 +179,18 @@ async def test_a_folder_that_is_not_there_is_a_failure_that_names_it() -> None:
         {"command": ["a\0b"]},
     ],
 )
-async def test_inputs_that_turn_out_wrong_once_filled_in_fail_for_good(inputs: dict[str, Any]) -> None:
+async def test_invalid_evaluated_inputs_are_not_retryable(inputs: dict[str, Any]) -> None:
     error = await failure(**inputs)
     assert (error.code, error.retryable) == ("INVALID_INPUT", False)
 
 
-async def test_a_command_that_is_too_long_for_the_system_is_a_failure_and_no_crash() -> None:
+async def test_command_too_long_for_the_system_fails_to_start() -> None:
     error = await failure("true " + "x" * 3_000_000)
     assert error.code == "START_FAILED"
 
 
 @pytest.mark.parametrize(
-    ("inputs", "words"),
+    ("inputs", "message"),
     [
         ({"command": "echo"}, None),
         ({"command": "  "}, "empty"),
@@ -208,38 +206,38 @@ async def test_a_command_that_is_too_long_for_the_system_is_a_failure_and_no_cra
         ({"command": "x", "env": "{{ params.env }}"}, None),
     ],
 )
-def test_what_is_wrong_is_found_before_anything_runs(inputs: dict[str, Any], words: str | None) -> None:
-    trouble = TOOL.check(inputs, STEP)
-    assert (trouble is None) if words is None else words in (trouble or ""), trouble
+def test_invalid_inputs_are_found_before_anything_runs(inputs: dict[str, Any], message: str | None) -> None:
+    problem = TOOL.check(inputs, STEP)
+    assert (problem is None) if message is None else message in (problem or ""), problem
 
 
-def test_a_command_runs_on_the_loop_for_tools() -> None:
+def test_command_uses_the_tool_loop_lane() -> None:
     assert TOOL.lane(ShellInputs(command="x"), STEP) is Lane.TOOL_LOOP
     assert TOOL.main_input == "command"
 
 
-async def test_a_child_left_behind_with_the_output_open_neither_holds_the_step_up_nor_lives_on() -> None:
+async def test_child_with_open_output_ends_with_its_command() -> None:
     started = time.monotonic()
     result = await run("sleep 60 & echo $!")
     assert time.monotonic() - started < 20
-    assert await gone(int(result["stdout"]))
+    assert await has_ended(int(result["stdout"]))
 
 
-async def test_a_child_left_behind_in_silence_does_not_live_on() -> None:
+async def test_child_without_output_ends_with_its_command() -> None:
     result = await run("sleep 60 >/dev/null 2>&1 & echo $!")
-    assert await gone(int(result["stdout"]))
+    assert await has_ended(int(result["stdout"]))
 
 
-async def test_a_child_that_fled_the_group_holds_nothing_up() -> None:
+async def test_child_in_its_own_session_does_not_delay_the_step() -> None:
     started = time.monotonic()
     result = await run("setsid sh -c 'echo $$; exec sleep 60' & sleep 0.2")
-    fled = int(result["stdout"])
+    child = int(result["stdout"])
     assert time.monotonic() - started < 20
-    assert is_alive(fled), "whoever starts a session of his own means it"
-    os.kill(fled, signal.SIGKILL)
+    assert is_alive(child), "a child in its own session is not killed"
+    os.kill(child, signal.SIGKILL)
 
 
-async def test_being_cancelled_asks_the_whole_group_to_stop() -> None:
+async def test_cancel_sends_sigterm_to_the_process_group() -> None:
     output = Output()
     command = "trap 'echo stopping; exit 0' TERM; sleep 60 & echo $!; wait"
     task = asyncio.create_task(run(command, write=output))
@@ -249,10 +247,10 @@ async def test_being_cancelled_asks_the_whole_group_to_stop() -> None:
         await task
     child, *rest = output.text("out").split()
     assert rest == ["stopping"]
-    assert await gone(int(child))
+    assert await has_ended(int(child))
 
 
-async def test_what_ignores_being_asked_is_killed_after_the_grace() -> None:
+async def test_command_that_ignores_sigterm_is_killed_after_grace() -> None:
     output, ctx = Output(), context()
     ctx.write, ctx.grace = output, 0.2
     task = asyncio.create_task(TOOL.run(ShellInputs(command="trap '' TERM; echo $$; while :; do sleep 1; done"), ctx))
@@ -260,10 +258,10 @@ async def test_what_ignores_being_asked_is_killed_after_the_grace() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await gone(int(output.text("out")))
+    assert await has_ended(int(output.text("out")))
 
 
-async def test_being_cancelled_twice_does_not_wait_for_the_grace() -> None:
+async def test_second_cancel_does_not_wait_for_the_grace() -> None:
     output, ctx = Output(), context()
     ctx.write, ctx.grace = output, 600.0
     task = asyncio.create_task(TOOL.run(ShellInputs(command="trap '' TERM; echo $$; while :; do sleep 1; done"), ctx))
@@ -274,10 +272,10 @@ async def test_being_cancelled_twice_does_not_wait_for_the_grace() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await gone(int(output.text("out")))
+    assert await has_ended(int(output.text("out")))
 
 
-async def test_a_command_that_is_halted_can_be_stopped() -> None:
+async def test_stopped_command_can_be_cancelled() -> None:
     output = Output()
     task = asyncio.create_task(run("echo $$; kill -STOP $$", write=output))
     await until(lambda: output.text("out") != "")
@@ -286,7 +284,7 @@ async def test_a_command_that_is_halted_can_be_stopped() -> None:
         await asyncio.wait_for(task, 20)
 
 
-async def test_a_hundred_megabytes_of_output_take_no_memory_and_hold_nobody_up() -> None:
+async def test_100_mb_of_output_need_no_memory_and_block_no_step() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     output = Output()
     flood = asyncio.create_task(run("head -c 100000000 /dev/zero | tr '\\0' 'x'", write=output))
@@ -300,23 +298,23 @@ async def test_a_hundred_megabytes_of_output_take_no_memory_and_hold_nobody_up()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
-async def test_status_that_somebody_else_reaped_is_not_taken_for_success() -> None:
-    over = threading.Event()
+async def test_exit_status_reaped_elsewhere_is_not_a_success() -> None:
+    stop = threading.Event()
 
     def reap_anything() -> None:
-        while not over.wait(0.001):
+        while not stop.wait(0.001):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, os.WNOHANG)
 
-    thief = threading.Thread(target=reap_anything)
-    thief.start()
+    reaper = threading.Thread(target=reap_anything)
+    reaper.start()
     try:
         for _ in range(5):
             error = await failure("exit 3")
-            assert error.code in ("PROCESS_DIED", "EXIT_STATUS")  # whoever was first
+            assert error.code in ("PROCESS_DIED", "EXIT_STATUS")  # The code depends on which thread reaps first.
     finally:
-        over.set()
-        thief.join()
+        stop.set()
+        reaper.join()
 
 
 ENGINE = """
@@ -343,7 +341,7 @@ def engine_with(command: str, *, forks: bool = False) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_when_we_are_killed_every_process_of_a_step_dies_with_us(sign: signal.Signals) -> None:
+def test_all_step_processes_end_when_the_engine_is_killed(sign: signal.Signals) -> None:
     command = "trap '' TERM HUP; sh -c 'echo $$; sleep 60; true' & sleep 60 & echo $! $$; wait"
     with engine_with(command) as engine:
         assert engine.stdout is not None
@@ -351,16 +349,16 @@ def test_when_we_are_killed_every_process_of_a_step_dies_with_us(sign: signal.Si
         assert len(pids) == 3
         assert all(map(is_alive, pids))
         engine.send_signal(sign)
-    assert all(asyncio.run(gone(pid)) for pid in pids)
+    assert all(asyncio.run(has_ended(pid)) for pid in pids)
 
 
-def test_a_fork_of_ours_that_lives_on_does_not_keep_a_step_alive() -> None:
+def test_surviving_fork_of_the_engine_keeps_no_step_alive() -> None:
     with engine_with("echo pid $$; sleep 60", forks=True) as engine:
         assert engine.stdout is not None
         pids = dict(engine.stdout.readline().split() for _ in range(2))
         engine.kill()
     try:
         assert is_alive(int(pids["fork"]))
-        assert asyncio.run(gone(int(pids["pid"])))
+        assert asyncio.run(has_ended(int(pids["pid"])))
     finally:
         os.kill(int(pids["fork"]), signal.SIGKILL)

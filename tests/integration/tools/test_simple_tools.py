@@ -1,4 +1,4 @@
-"""noop and wait, and the registry that knows them."""
+"""noop and wait steps, and the registry of tools."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_every_tool_is_known_by_its_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", list(builtin_tools()))
-def test_an_input_that_a_tool_does_not_know_is_refused(kind: str) -> None:
+def test_an_unknown_input_of_a_tool_is_refused(kind: str) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
         msgspec.convert({"command": "x", "bogus": 1}, builtin_tools()[kind].inputs)
 
 
-def test_noop_gives_back_what_it_was_given() -> None:
+def test_noop_returns_its_input() -> None:
     tool = NoopTool()
     assert tool.lane(NoopInputs(), STEP) is Lane.INLINE
     assert tool.run(msgspec.convert({"result": {"rows": 3}}, NoopInputs), None) == {"rows": 3}  # type: ignore[arg-type]
@@ -58,13 +58,13 @@ def test_a_wait_is_over_after_its_duration(text: Any, seconds: float) -> None:
     assert WaitTool().due_at(inputs, NOW) == due_at(inputs, NOW)
 
 
-def test_a_wait_until_a_time_is_over_then_and_at_once_where_it_has_passed() -> None:
+def test_wait_until_a_past_time_is_due_at_once() -> None:
     assert due_at(WaitInputs(until="2026-01-01T00:00:10Z"), NOW) == NOW + 10_000_000
     assert due_at(WaitInputs(until="2020-01-01T00:00:00Z"), NOW) == NOW
 
 
 @pytest.mark.parametrize(
-    ("inputs", "words"),
+    ("inputs", "message"),
     [
         ({}, "exactly one"),
         ({"duration": "1s", "until": "2026-01-01T00:00:00Z"}, "exactly one"),
@@ -84,17 +84,17 @@ def test_a_wait_until_a_time_is_over_then_and_at_once_where_it_has_passed() -> N
         ({"duration": "{{ params.delay }}"}, None),
     ],
 )
-def test_a_wait_that_makes_no_sense_is_found_before_anything_runs(inputs: dict[str, Any], words: str | None) -> None:
-    trouble = WaitTool().check(inputs, STEP)
-    assert (trouble is None) if words is None else words in (trouble or "")
+def test_invalid_wait_is_found_before_anything_runs(inputs: dict[str, Any], message: str | None) -> None:
+    problem = WaitTool().check(inputs, STEP)
+    assert (problem is None) if message is None else message in (problem or "")
 
 
-def test_a_wait_whose_filled_in_value_is_wrong_fails_for_good() -> None:
+def test_invalid_evaluated_duration_is_not_retryable() -> None:
     with pytest.raises(StepError) as caught:
         due_at(WaitInputs(duration="whenever"), NOW)
     assert (caught.value.code, caught.value.retryable) == ("INVALID_INPUT", False)
 
 
-def test_a_wait_runs_nowhere() -> None:
+def test_wait_uses_the_timer_lane() -> None:
     assert WaitTool().lane(WaitInputs(duration="1s"), STEP) is Lane.TIMER
     assert WaitTool.main_input == "duration"

@@ -1,4 +1,4 @@
-"""sql steps, on real databases."""
+"""sql steps on real databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.engine import engine, run_plan, step_of, wait_for_end, wait_for_eve
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -79,10 +79,10 @@ async def test_a_step_is_one_transaction(database: str) -> None:
     error = await error_of(step("s", database, "create table t (n integer); insert into nowhere values (1)"))
     assert (error.code, error.retryable) == ("SQL_ERROR", False)
     (made,) = await results_of(step("again", database, "create table t (n integer)"))
-    assert made["rows"] == [], "nothing of the failed one is left"
+    assert made["rows"] == [], "the table of the failed step was rolled back"
 
 
-async def test_several_statements_go_together(database: str) -> None:
+async def test_several_statements_run_in_one_step(database: str) -> None:
     script = "create table t (n integer); insert into t values (1); insert into t values (2);"
     _, read = await results_of(step("make", database, script), step("read", database, "select sum(n) as n from t"))
     assert int(read["rows"][0]["n"]) == 3
@@ -99,7 +99,7 @@ async def test_each_of_several_statements_has_its_own_values(database: str) -> N
     )
     assert error.code == "SQL_ERROR"
     (count,) = await results_of(step("count", database, "select count(*) as n from t"))
-    assert count["rows"] == [{"n": 2}], "all of it is one transaction"
+    assert count["rows"] == [{"n": 2}], "all statements are one transaction"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_each_of_several_statements_has_its_own_values(database: str) -> N
         ("select 5 as n; -- select 5 as n", [{"n": 5}], 1),
     ],
 )
-async def test_of_several_statements_the_last_is_answered(
+async def test_result_is_that_of_the_last_statement(
     database: str, last: str, rows: list[dict[str, Any]], count: int
 ) -> None:
     script = f"create table t (n integer); insert into t values (1), (2);\n{last}"
@@ -142,12 +142,12 @@ async def test_too_many_rows_are_refused(database: str) -> None:
     assert read["rowCount"] == 3
 
 
-async def test_what_is_refused_is_undone(database: str) -> None:
+async def test_refused_result_rolls_the_statement_back(database: str) -> None:
     await results_of(
         step("make", database, "create table t (n integer)"), step("fill", database, "insert into t values (1)")
     )
-    raised = "update t set n = n + 1 returning n, n as m, 1 as a, 1 as b"
-    error = await error_of(step("s", database, f"{raised}, 2 as a"))
+    update = "update t set n = n + 1 returning n, n as m, 1 as a, 1 as b"
+    error = await error_of(step("s", database, f"{update}, 2 as a"))
     assert error.code == "SQL_RESULT"
     (read,) = await results_of(step("read", database, "select n from t; -- all of them"))
     assert read["rows"] == [{"n": 1}]
@@ -185,7 +185,7 @@ async def test_a_cancelled_query_stops(database: str) -> None:
 
 
 @pytest.mark.slow
-async def test_postgres_takes_texts_for_its_own_types(postgres_url: str) -> None:
+async def test_postgres_converts_text_to_its_own_types(postgres_url: str) -> None:
     query = (
         "select :d::date as d, :t::timestamptz as t, :n::numeric as n, :j::jsonb as j, :u::uuid as u, :l::int[] as l"
     )
@@ -204,34 +204,34 @@ async def test_postgres_takes_texts_for_its_own_types(postgres_url: str) -> None
 
 
 @pytest.mark.slow
-async def test_a_wrong_name_and_an_unreachable_database_are_told_apart(postgres_url: str) -> None:
+async def test_unknown_and_unreachable_databases_differ_in_code(postgres_url: str) -> None:
     wrong = await error_of(step("s", postgres_url.rpartition("/")[0] + "/no_such_database", "select 1"))
     assert (wrong.code, wrong.retryable) == ("DATABASE_REFUSED", False)
-    gone = await error_of(step("s", "postgresql://someone@127.0.0.1:9/shop", "select 1"))
-    assert (gone.code, gone.retryable) == ("DATABASE_UNREACHABLE", True)
-    assert "shop at 127.0.0.1" in gone.message
+    unreachable = await error_of(step("s", "postgresql://someone@127.0.0.1:9/shop", "select 1"))
+    assert (unreachable.code, unreachable.retryable) == ("DATABASE_UNREACHABLE", True)
+    assert "shop at 127.0.0.1" in unreachable.message
 
 
-async def test_a_database_file_that_cannot_be_opened(tmp_path: Path) -> None:
+async def test_database_file_that_cannot_be_opened_is_unreachable(tmp_path: Path) -> None:
     error = await error_of(step("s", "sqlite:///no/such/folder/shop.db", "select 1"))
     assert (error.code, error.retryable) == ("DATABASE_UNREACHABLE", True)
     (tmp_path / "not.duckdb").write_text("this is no database")
     assert (await error_of(step("s", "duckdb:///not.duckdb", "select 1"))).code == "DATABASE_UNREACHABLE"
 
 
-async def test_a_locked_sqlite_file_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_locked_sqlite_file_is_a_retryable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runwright.tools.sql.databases.BUSY_SECONDS", 0.05)
-    held = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
-    held.execute("create table t (n integer)")
-    held.execute("begin immediate")
+    connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    connection.execute("create table t (n integer)")
+    connection.execute("begin immediate")
     error = await error_of(step("s", "sqlite:///shop.db", "insert into t values (1)"))
     assert (error.code, error.retryable) == ("SQL_ERROR", True)
-    held.close()
+    connection.close()
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[None]:
-    """Another process has the file, for a second."""
+def duckdb_file_in_use(tmp_path: Path) -> Iterator[None]:
+    """Another process holds the DuckDB file for a second."""
     hold = "import duckdb, time; c = duckdb.connect('shop.duckdb'); print('held', flush=True); time.sleep(1)"
     with subprocess.Popen([sys.executable, "-c", hold], cwd=tmp_path, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -239,13 +239,13 @@ def held(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) -> None:
+async def test_step_waits_for_a_duckdb_file_in_use(duckdb_file_in_use: None) -> None:
     (read,) = await results_of(step("s", "duckdb:///shop.duckdb", "select 1 as n"))
     assert read["rows"] == [{"n": 1}]
 
 
 @pytest.mark.parametrize(
-    ("sql", "sentence"),
+    ("sql", "message"),
     [
         ({"connection": "oracle://x", "query": "select 1"}, "Invalid `connection`"),
         ({"connection": "sqlite:///x.db", "query": " "}, "`query` must not be empty"),
@@ -260,7 +260,7 @@ async def test_a_duckdb_file_that_another_process_has_is_waited_for(held: None) 
         ({"query": "select 1"}, "requires `connection`"),
     ],
 )
-async def test_a_wrong_input_is_refused_before_anything_runs(sql: dict[str, Any], sentence: str) -> None:
+async def test_a_wrong_input_is_refused_before_anything_runs(sql: dict[str, Any], message: str) -> None:
     async with engine("memory://") as operations:
-        with pytest.raises(RunwrightError, match=sentence.replace("|", r"\|")):
+        with pytest.raises(RunwrightError, match=message.replace("|", r"\|")):
             operations.load({"plan": "p", "params": {"a": "b"}, "steps": [{"id": "s", "sql": sql}]})

@@ -1,4 +1,4 @@
-"""The processes that these tests start: scripts beside this file, gone when the tests are."""
+"""Scripts that tests start as processes; they end with the tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parent
 
 
 def die_with_parent() -> None:
-    """In a script: be killed when whoever started it is gone, however it went."""
+    """In a script: request SIGKILL when the parent ends, for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def start(script: str, *arguments: object, out: int | None = None, err: int | None = None) -> subprocess.Popen[bytes]:
-    """Start a script. Only from the main thread: a thread that ends takes its children along."""
+    """Start a script. Call it from the main thread only, because a child dies with the thread that started it."""
     return subprocess.Popen(
         [sys.executable, str(FOLDER / script), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -30,7 +30,7 @@ def start(script: str, *arguments: object, out: int | None = None, err: int | No
 
 
 def random_from_seed(usual: int | None = None) -> random.Random:
-    """Chance that can be had again: the seed is shown when a test fails, and taken from RUNWRIGHT_SEED."""
+    """Return a reproducible generator: the seed is printed if a test fails, and read from RUNWRIGHT_SEED."""
     seed = int(os.environ.get("RUNWRIGHT_SEED") or usual or random.SystemRandom().randrange(2**32))
     print(f"RUNWRIGHT_SEED={seed}")
     return random.Random(seed)

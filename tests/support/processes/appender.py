@@ -1,13 +1,12 @@
-"""Appends events of several runs, and says on stdout what the log acknowledged: run, seq, event id, key.
+"""Append events of several runs, and print what the log acknowledged: run, seq, event id, key.
 
     appender.py endless URL                     until it is killed
     appender.py some URL LENGTH PREFIX RUN...    events 1 to LENGTH of each run, then it ends
     appender.py reopen URL TIMES NAME            one event each time, in a log opened for it alone
-    appender.py make FOLDER TIMES NAME START     likewise, each in a new file; all who START then make it at once
+    appender.py make FOLDER TIMES NAME START     likewise, each in a new file; processes with one START create it at once
 
-What comes next in a run follows from how far the log says it is. So a process that is started after a
-kill goes on where the last one stopped, a few events earlier: what was under way at the kill is then
-appended again, under the same keys.
+The next event of a run follows from its last number in the log. A process that is started after a kill
+continues a few events before the end, and appends the events that were in progress again, with the same keys.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from support.processes import die_with_parent
 
 FULL_LENGTH = 701  # beyond the 512 events whose keys a writer keeps in memory
 STEP_BACK = 7
-SLOTS = ((0,), (1,), (2,), (3,), (4, 5), (6, 7, 8))  # what a task drives at once, in fused appends
+SLOTS = ((0,), (1,), (2,), (3,), (4, 5), (6, 7, 8))  # the runs of a task, which share its appends
 
 
 def nth(run: rw.RunIdentity, n: int, prefix: str = "") -> rw.RunEventWrite:
@@ -50,7 +49,7 @@ async def append(log: rw.RunLog, events: list[rw.RunEventWrite]) -> None:
         f"{event.run_id} {receipt.run_seq} {receipt.event_id} {event.idempotency_key}\n"
         for event, receipt in zip(events, receipts, strict=True)
     ]
-    os.write(1, "".join(lines).encode())  # unbuffered, and in one piece
+    os.write(1, "".join(lines).encode())  # unbuffered, in one write
 
 
 async def advance(log: rw.RunLog, runs: list[rw.RunIdentity], done: int, length: int, prefix: str = "") -> None:
@@ -71,7 +70,7 @@ async def last_seq(log: rw.RunLog, run_id: str) -> int:
 
 
 async def drive(log: rw.RunLog, slot: tuple[int, ...]) -> None:
-    """One run after another, several side by side in wider slots."""
+    """Append one run after another; a slot with several numbers appends to several runs together."""
     for number in itertools.count(1):
         runs = [rw.new_run(f"run-{lane}-{number}", "orders") for lane in slot]
         reached = min([await last_seq(log, run.run_id) for run in runs])

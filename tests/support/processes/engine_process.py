@@ -1,4 +1,4 @@
-"""A process that drives one run to its end, and may be killed at any moment."""
+"""Drive one run to its end; the process may be killed at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def main(store: str, plan_file: str, run_id: str) -> None:
         plan = operations.load(json.loads(Path(plan_file).read_text()))
         await operations.start(plan, run_id=run_id)
         while True:
-            await operations.resume(run_id)  # the one before us may still hold its lease
+            await operations.resume(run_id)  # the previous process may still hold its lease
             snapshot = await operations.wait(run_id, 0.5)
             if snapshot.status in ("COMPLETED", "FAILED", "CANCELLED"):
                 print(snapshot.status, flush=True)

@@ -1,10 +1,10 @@
-"""A process that drives runs under a lease. It does what stdin tells it, a line at a time, and answers on stdout.
+"""A process that drives runs under a lease: it reads commands from stdin and prints an answer for each.
 
-lease_owner.py URL NAME TTL known|unknown      whether its lease says which process it is
+lease_owner.py URL NAME TTL known|unknown      whether its lease identifies the process
 
-claim RUN AT       at that time claim the run, then append to it    won | RUN_OWNED | ...
-due AT             at that time claim what is due                   the runs it got
-append RUN STEP    append with the fence it last won, or would have    appended | STALE_FENCE | ...
+claim RUN AT       claim the run at that time                       won | RUN_OWNED | ...
+due AT             claim the due runs at that time                  the claimed runs, or nothing
+append RUN STEP    append with the fence of its lease               appended | STALE_FENCE | ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Commands whose store goes away under them wait for it, and end as their runs do.
+"""Commands wait while their store is unavailable, and end as their runs do.
 
-These tests have servers of their own, because they kill them.
+These tests start their own servers, because they kill them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ steps:
 """
 OUTAGE = 7.0  # seconds: longer than a lease
 
-KEPT = """
+PLAYBOOK = """
 apiVersion: noetl.io/v10
 kind: Playbook
 metadata: {name: kept}
@@ -56,49 +56,49 @@ def objects() -> Iterator[Nats]:
     started.stop()
 
 
-def begun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "runwright", *arguments]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_an_outage_that_outlasts_the_lease_is_waited_for(
+def test_commands_wait_for_an_outage_longer_than_the_lease(
     tmp_path: Path, server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNWRIGHT_STORE", server.create_database("outage"))
     (tmp_path / "plan.yaml").write_text(PLAN)
-    where = ("--store", server.url("outage"))
+    store_option = ("--store", server.url("outage"))
 
-    left = begun(tmp_path, "run", "plan.yaml", "--run-id", "left")
-    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "left", *where).stdout)
-    left.kill()
-    left.communicate()
-    own = begun(tmp_path, "run", "plan.yaml", "--run-id", "own")
-    recovering = begun(tmp_path, "recover")
-    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "own", *where).stdout)
-    wait_until(lambda: "RECOVERING" not in runwright(tmp_path, "list", *where).stdout)
+    killed = start_command(tmp_path, "run", "plan.yaml", "--run-id", "left")
+    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "left", *store_option).stdout)
+    killed.kill()
+    killed.communicate()
+    running = start_command(tmp_path, "run", "plan.yaml", "--run-id", "own")
+    recovering = start_command(tmp_path, "recover")
+    wait_until(lambda: "StepStarted" in runwright(tmp_path, "events", "own", *store_option).stdout)
+    wait_until(lambda: "RECOVERING" not in runwright(tmp_path, "list", *store_option).stdout)
     server.kill()
     time.sleep(OUTAGE)
     server.start()
     (tmp_path / "go").touch()
-    for process in (own, recovering):
-        told, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, told
-    listed = runwright(tmp_path, "list", *where).stdout
+    for process in (running, recovering):
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
+    listed = runwright(tmp_path, "list", *store_option).stdout
     assert listed.count("COMPLETED") == 2, listed
-    alerts = runwright(tmp_path, "alerts", "own", *where).stdout
-    assert "LATE_RESULT" in alerts, "what its first step gave meanwhile is kept"
+    alerts = runwright(tmp_path, "alerts", "own", *store_option).stdout
+    assert "LATE_RESULT" in alerts, "the late result of the first step is not stored as an alert"
 
 
-def test_a_store_for_results_that_is_gone_does_not_change_how_a_command_ends(tmp_path: Path, objects: Nats) -> None:
+def test_command_completes_when_the_result_store_is_gone(tmp_path: Path, objects: Nats) -> None:
     (tmp_path / "runwright.toml").write_text(
         f'[results]\nstore = "nats_object"\n[results.nats_object]\nurl = "{objects.url}"\n'
     )
-    (tmp_path / "kept.yaml").write_text(KEPT)
-    process = begun(tmp_path, "run", "kept.yaml", "--run-id", "r", "--store", "sqlite:///runs.db")
+    (tmp_path / "kept.yaml").write_text(PLAYBOOK)
+    process = start_command(tmp_path, "run", "kept.yaml", "--run-id", "r", "--store", "sqlite:///runs.db")
     wait_until((tmp_path / "at_work").exists)
     objects.kill()
     (tmp_path / "go").touch()
-    told, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, told
-    assert "Traceback" not in told
-    assert any(line.startswith("COMPLETED") for line in told.splitlines()), told
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert any(line.startswith("COMPLETED") for line in output.splitlines()), output

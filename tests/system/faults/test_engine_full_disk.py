@@ -1,4 +1,4 @@
-"""The disk fills up while a run is going on. Once there is room again, the run goes on."""
+"""The disk fills up during a run. Once there is space again, the run continues."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted_disk(tmp_path, "4m") as place:
-        yield place
+    with mounted_disk(tmp_path, "4m") as disk:
+        yield disk
 
 
-def fill(place: Path) -> Path:
-    """Take all the space there is."""
-    ballast = place / "ballast"
+def fill(disk: Path) -> Path:
+    """Fill the disk."""
+    ballast = disk / "ballast"
     with ballast.open("wb") as file:
-        room = os.statvfs(place)
-        file.write(bytes(room.f_bavail * room.f_frsize))
+        space = os.statvfs(disk)
+        file.write(bytes(space.f_bavail * space.f_frsize))
     return ballast
 
 
 @pytest.mark.parametrize("seconds", [0.5, 4.5])
 @pytest.mark.parametrize("result", ["small", "large"])
-async def test_a_run_goes_on_after_the_disk_was_full(
+async def test_run_continues_after_the_disk_was_full(
     small_disk: Path, tmp_path: Path, seconds: float, result: str
 ) -> None:
-    """Shorter than the write budget, and longer. A large result has to be put aside first."""
+    """The disk is full for less and for more than the write budget. A large result is stored by reference first."""
     go = tmp_path / "go"
     value: Any = "x" * 200_000 if result == "large" else "small"
     noisy = {
@@ -75,9 +75,7 @@ async def test_a_run_goes_on_after_the_disk_was_full(
         assert failures == []
 
 
-async def test_a_process_that_ends_on_a_full_disk_leaves_a_run_that_can_be_taken_up(
-    small_disk: Path, tmp_path: Path
-) -> None:
+async def test_run_can_be_resumed_after_closing_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     go, store = tmp_path / "go", f"sqlite:///{small_disk}/runs.db"
     plan = {"plan": "p", "steps": [{"id": "a", "python": wait_for_file_inputs(go)}, {"id": "b", "noop": {}}]}
     async with engine(store) as operations:

@@ -1,6 +1,6 @@
-"""SQLite on a disk that is full, on one that cannot be written, and on a file that is not what it should be.
+"""SQLite on a full disk, on a read-only disk, and on foreign and damaged files.
 
-Whatever is wrong, the answer is an error with a code, and what was acknowledged is still there.
+Each fault raises an error with a code, and acknowledged events stay readable.
 """
 
 from __future__ import annotations
@@ -24,37 +24,35 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted_disk(tmp_path, "2m") as place:
-        yield place
+    with mounted_disk(tmp_path, "2m") as disk:
+        yield disk
 
 
-def remount_read_only(place: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+def remount_read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
 
 
-def fill(place: Path, leave: int = 0) -> Path:
-    """Take all the space there is, but for some bytes."""
-    ballast = place / "ballast"
+def fill(disk: Path, leave: int = 0) -> Path:
+    """Fill the disk, except for some bytes."""
+    ballast = disk / "ballast"
     with ballast.open("wb") as file:
-        room = os.statvfs(place)
-        file.write(bytes(room.f_bavail * room.f_frsize - leave))
+        space = os.statvfs(disk)
+        file.write(bytes(space.f_bavail * space.f_frsize - leave))
     return ballast
 
 
 async def first_error(url: str, appends: list[list[rw.RunEventWrite]]) -> rw.RunwrightError:
-    """What goes wrong first, on opening or on appending. Something must."""
+    """Return the first error of opening and appending, and fail if there is none."""
     try:
         async with rw.open_log(url) as log:
             for events in appends:
                 await log.append(events)
     except rw.RunwrightError as error:
         return error
-    pytest.fail("nothing went wrong")
+    pytest.fail("no error was raised")
 
 
-async def test_a_full_disk_is_said_to_be_full_and_nothing_acknowledged_is_lost(
-    small_disk: Path, event: History
-) -> None:
+async def test_full_disk_is_reported_and_loses_no_acknowledged_event(small_disk: Path, event: History) -> None:
     url = f"sqlite:///{small_disk}/runs.db"
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1_000_000))
@@ -69,32 +67,32 @@ async def test_a_full_disk_is_said_to_be_full_and_nothing_acknowledged_is_lost(
                 break
         assert refused.code == "STORE_FULL"
 
-        for _ in range(2):  # it stays full, and stays readable
+        for _ in range(2):  # the disk stays full, and the log stays readable
             with pytest.raises(rw.RunwrightError) as caught:
                 await log.append(batch)
             assert caught.value.code == "STORE_FULL"
-            await assert_there_is_just(log, receipts)
+            await assert_exactly_stored(log, receipts)
 
         ballast.unlink()
         receipts += await log.append(batch)
         for more in range(number + 1, number + 5):
             receipts += await log.append(steps(event, more))
-        await assert_there_is_just(log, receipts)
+        await assert_exactly_stored(log, receipts)
     async with rw.open_log(url) as log:
-        await assert_there_is_just(log, receipts)
+        await assert_exactly_stored(log, receipts)
 
 
 def steps(event: History, number: int) -> list[rw.RunEventWrite]:
-    """An append of several events that takes a few pages."""
+    """Several events that need a few pages."""
     padding = "x" * 3000
     return [
-        made
+        event_write
         for step in (f"a{number}", f"b{number}")
-        for made in (event("StepStarted", step), event("StepCompleted", step, result={"padding": padding}))
+        for event_write in (event("StepStarted", step), event("StepCompleted", step, result={"padding": padding}))
     ]
 
 
-async def assert_there_is_just(log: rw.RunLog, receipts: list[rw.Receipt]) -> None:
+async def assert_exactly_stored(log: rw.RunLog, receipts: list[rw.Receipt]) -> None:
     records = await log.read("run-1")
     assert [(record.run_seq, record.event_id) for record in records] == [
         (receipt.run_seq, receipt.event_id) for receipt in receipts
@@ -104,9 +102,7 @@ async def assert_there_is_just(log: rw.RunLog, receipts: list[rw.Receipt]) -> No
 
 
 @pytest.mark.parametrize("leave", [0, 8192, 40_000, 100_000])
-async def test_a_store_that_finds_no_room_for_itself_is_refused_and_can_be_made_later(
-    small_disk: Path, leave: int, event: History
-) -> None:
+async def test_store_can_be_created_once_a_full_disk_has_space(small_disk: Path, leave: int, event: History) -> None:
     ballast = fill(small_disk, leave)
     error = await first_error(f"sqlite:///{small_disk}/runs.db", [History(f"run-{n}").started() for n in range(100)])
     assert error.code in ("STORE_FULL", "STORE_UNAVAILABLE")
@@ -116,8 +112,8 @@ async def test_a_store_that_finds_no_room_for_itself_is_refused_and_can_be_made_
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_a_store_is_opened_on_a_full_disk_or_refused_with_a_code(small_disk: Path, event: History) -> None:
-    """SQLite needs some room even to read."""
+async def test_store_on_a_full_disk_fails_with_a_code(small_disk: Path, event: History) -> None:
+    """SQLite needs some space even to read."""
     url = f"sqlite:///{small_disk}/runs.db"
     async with rw.open_log(url) as log:
         receipts = await log.append(event.started())
@@ -126,13 +122,13 @@ async def test_a_store_is_opened_on_a_full_disk_or_refused_with_a_code(small_dis
     assert error.code in ("STORE_FULL", "STORE_UNAVAILABLE")
     ballast.unlink()
     async with rw.open_log(url) as log:
-        await assert_there_is_just(log, receipts)
+        await assert_exactly_stored(log, receipts)
 
 
-# What cannot be written
+# Read-only stores
 
 
-async def test_a_disk_that_cannot_be_written_is_said_to_be_so(small_disk: Path, event: History) -> None:
+async def test_read_only_disk_is_reported(small_disk: Path, event: History) -> None:
     url = f"sqlite:///{small_disk}/runs.db"
     async with rw.open_log(url) as log:
         await log.append(event.started())
@@ -142,9 +138,9 @@ async def test_a_disk_that_cannot_be_written_is_said_to_be_so(small_disk: Path, 
         assert error.code in ("STORE_READ_ONLY", "STORE_UNAVAILABLE")
 
 
-async def test_a_file_that_cannot_be_written_is_said_to_be_so(tmp_path: Path, event: History) -> None:
+async def test_read_only_file_is_reported(tmp_path: Path, event: History) -> None:
     if os.geteuid() == 0:
-        pytest.skip("root may write whatever the permissions say")
+        pytest.skip("root can write regardless of permissions")
     path = tmp_path / "folder" / "runs.db"
     async with rw.open_log(f"sqlite:///{path}") as log:
         await log.append(event.started())
@@ -157,7 +153,7 @@ async def test_a_file_that_cannot_be_written_is_said_to_be_so(tmp_path: Path, ev
         path.parent.chmod(0o755)
 
 
-# What is not a store
+# Foreign files
 
 
 def another_programs(path: Path) -> None:
@@ -180,7 +176,7 @@ def noise(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [another_programs, text, short_text, noise])
-async def test_what_is_not_a_store_is_refused_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+async def test_foreign_file_is_refused_and_not_changed(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = tmp_path / "runs.db"
     make(path)
     before = path.read_bytes()
@@ -198,7 +194,7 @@ async def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
     assert caught.value.code == "STORE_UNAVAILABLE"
 
 
-# What was a store
+# Damaged stores
 
 
 async def make_store(path: Path) -> Path:
@@ -211,13 +207,13 @@ async def make_store(path: Path) -> Path:
     return path
 
 
-async def use_everything(path: Path) -> list[str]:
-    """Do all that can be done with a store; gives the codes of what could not be. Nothing else may be raised."""
+async def use_all_operations(path: Path) -> list[str]:
+    """Execute every operation of a log and return the error codes. No other exception may be raised."""
     codes: list[str] = []
 
-    async def attempt(what: Awaitable[object]) -> None:
+    async def attempt(operation: Awaitable[object]) -> None:
         try:
-            await what
+            await operation
         except rw.RunwrightError as error:
             codes.append(error.code)
 
@@ -261,22 +257,22 @@ async def test_a_store_with_a_garbage_header_is_refused(tmp_path: Path) -> None:
     path = await make_store(tmp_path / "runs.db")
     with path.open("r+b") as file:
         file.write(b"\xa5" * 100)
-    assert await use_everything(path) == ["STORE_FOREIGN"]
+    assert await use_all_operations(path) == ["STORE_FOREIGN"]
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
-async def test_a_truncated_store_is_said_to_be_damaged(tmp_path: Path, share: float) -> None:
+async def test_truncated_store_is_reported_as_corrupt(tmp_path: Path, share: float) -> None:
     path = await make_store(tmp_path / "runs.db")
     os.truncate(path, int(path.stat().st_size * share) // 4096 * 4096)
-    assert "STORE_CORRUPT" in await use_everything(path)
+    assert "STORE_CORRUPT" in await use_all_operations(path)
 
 
 SIZES = {"pages": 4096, "half pages": 2048, "a few bytes": 8, "single bytes": 1, "zeroes": 512}
 
 
 @pytest.mark.parametrize("damage", SIZES)
-async def test_damage_in_the_middle_of_the_file_is_answered_with_codes(tmp_path: Path, damage: str) -> None:
-    """A read may give what it finds, or an error with a code; no damage may surface as anything else."""
+async def test_damaged_file_raises_only_errors_with_codes(tmp_path: Path, damage: str) -> None:
+    """A read of a damaged file may return data or raise an error with a code, and nothing else."""
     chance = processes.random_from_seed(7)
     whole = (await make_store(tmp_path / "whole.db")).read_bytes()
     size = SIZES[damage]
@@ -287,4 +283,4 @@ async def test_damage_in_the_middle_of_the_file_is_answered_with_codes(tmp_path:
             content[start : start + size] = bytes(size) if damage == "zeroes" else chance.randbytes(size)
         path = tmp_path / f"{number}.db"
         path.write_bytes(content)
-        await use_everything(path)
+        await use_all_operations(path)

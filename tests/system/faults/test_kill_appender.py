@@ -1,4 +1,4 @@
-"""Kill an appending process at random moments, again and again: nothing acknowledged may be lost."""
+"""Kill an appending process repeatedly at random times: no acknowledged event may be lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support import processes
 pytestmark = pytest.mark.slow
 
 
-def test_nothing_acknowledged_is_lost_however_often_the_appender_is_killed(durable_url: str, tmp_path: Path) -> None:
+def test_killed_appender_loses_no_acknowledged_event(durable_url: str, tmp_path: Path) -> None:
     chance = processes.random_from_seed()
     acknowledged = tmp_path / "acknowledged"
     errors = tmp_path / "errors"
@@ -26,7 +26,7 @@ def test_nothing_acknowledged_is_lost_however_often_the_appender_is_killed(durab
 
 
 def run_and_kill(url: str, acknowledged: Path, errors: Path, chance: random.Random) -> None:
-    """Kill it while it starts (it may be making the store, or mending it), or some time after its first receipt."""
+    """Kill an appender during its start, when it may create or recover the store, or after its first receipt."""
     with acknowledged.open("ab") as out, errors.open("ab") as err:
         before = os.fstat(out.fileno()).st_size
         process = processes.start("appender.py", "endless", url, out=out.fileno(), err=err.fileno())
@@ -34,7 +34,7 @@ def run_and_kill(url: str, acknowledged: Path, errors: Path, chance: random.Rand
             if chance.random() < 0.7:
                 deadline = time.monotonic() + 60
                 while acknowledged.stat().st_size == before and process.poll() is None:
-                    assert time.monotonic() < deadline, "the appender gets nothing in"
+                    assert time.monotonic() < deadline, "the appender has no event acknowledged"
                     time.sleep(0.002)
                 time.sleep(chance.uniform(0, 0.25))
             else:
@@ -47,12 +47,12 @@ def run_and_kill(url: str, acknowledged: Path, errors: Path, chance: random.Rand
 
 async def check(url: str, acknowledged: bytes) -> None:
     whole, _, torn = acknowledged.rpartition(b"\n")
-    assert not torn, "receipts are written in one piece"
+    assert not torn, "a receipt was written in part"
     receipts: dict[str, dict[int, tuple[str, str]]] = {}
     for line in whole.decode().splitlines():
         run_id, seq, event_id, key = line.split()
         known = receipts.setdefault(run_id, {}).setdefault(int(seq), (event_id, key))
-        assert known == (event_id, key), "a later receipt for the same event says the same"
+        assert known == (event_id, key), "a later receipt for the same event differs"
     assert receipts
     async with rw.open_log(url) as log:
         for run_id, acks in receipts.items():

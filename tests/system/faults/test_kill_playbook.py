@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of a pipeline: it goes on at the task that was running, with all that was known before."""
+"""SIGKILL in the middle of a pipeline: the run continues at the task that was running, with its earlier results."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from support.waiting import until
 
 PROCESS = processes.FOLDER / "engine_process.py"
 NOTE = "with open(file, 'a') as notes:\n    notes.write(f'{x}/TASK\\n')\n"
-HANGS = "import os, time\nwhile x == 57 and not os.path.exists(go):\n    time.sleep(0.01)\n"
+WAIT = "import os, time\nwhile x == 57 and not os.path.exists(go):\n    time.sleep(0.01)\n"
 
 pytestmark = pytest.mark.slow
 
 
-async def all_but_one(store: str) -> None:
-    """Until the log has all iterations but one as done."""
+async def wait_for_the_last_iteration(store: str) -> None:
+    """Wait until all iterations but one are done and the third task of iteration 57 has started."""
 
-    async def look() -> bool:
+    async def is_last_iteration() -> bool:
         async with rw.open_log(store) as log:
             try:
                 records = await log.read("run-1", limit=10_000)
             except rw.RunwrightError:
-                return False  # not there yet
+                return False  # the run does not exist yet
         kinds = [record.event_type for record in records]
         return kinds.count("LoopIterationDone") == 79 and "TaskStarted many[57]/three" in {
             f"{record.event_type} {record.step_id}" for record in records
         }
 
-    await until(look)
+    await until(is_last_iteration)
 
 
-async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_path: Path) -> None:
+async def test_killed_playbook_resumes_at_the_running_task(durable_url: str, tmp_path: Path) -> None:
     notes, go = tmp_path / "notes", tmp_path / "go"
-    given = {"file": str(notes), "x": "{{ iter.x }}"}
+    inputs = {"file": str(notes), "x": "{{ iter.x }}"}
     pipeline = [
         {
             "one": {
-                **python_task(NOTE.replace("TASK", "one") + "result = x", **given),
+                **python_task(NOTE.replace("TASK", "one") + "result = x", **inputs),
                 "set": {"iter.mine": "{{ output.data * 2 }}"},
             }
         },
-        {"two": python_task(NOTE.replace("TASK", "two") + "result = x", **given)},
+        {"two": python_task(NOTE.replace("TASK", "two") + "result = x", **inputs)},
         {
             "three": python_task(
-                NOTE.replace("TASK", "three") + HANGS + "result = mine + two",
-                **given,
+                NOTE.replace("TASK", "three") + WAIT + "result = mine + two",
+                **inputs,
                 go=str(go),
                 mine="{{ iter.mine }}",
                 two="{{ two }}",
@@ -80,7 +80,7 @@ async def test_a_crash_in_the_third_task_of_iteration_57(durable_url: str, tmp_p
     arguments = [sys.executable, str(PROCESS), durable_url, str(file), "run-1"]
     with subprocess.Popen(arguments, cwd=tmp_path, env=dict(os.environ), stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
         try:
-            await all_but_one(durable_url)
+            await wait_for_the_last_iteration(durable_url)
             await until(lambda: asyncio.to_thread(lambda: "57/three" in notes.read_text()))
         finally:
             process.kill()

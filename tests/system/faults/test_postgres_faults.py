@@ -1,6 +1,6 @@
-"""Postgres goes away, comes back, holds locks, and is restored from a dump: the log keeps its promises.
+"""Postgres is killed, restarted, locked, and restored from a dump: the guarantees of the log hold.
 
-These tests have a server of their own, because they kill it.
+These tests start their own server, because they kill it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def url(server: Postgres, database: str) -> str:
 
 
 def run_in_shard(shard: int, name: str = "run") -> str:
-    """An id for a run that belongs to this shard."""
+    """Return the id of a run that belongs to this shard."""
     return next(run_id for n in itertools.count() if shard_of(run_id := f"{name}-{n}") == shard)
 
 
@@ -67,7 +67,7 @@ async def stored_keys(log: rw.RunLog, run_id: str) -> list[str]:
 
 
 class Producer:
-    """Appends batches to its runs, one after another, and keeps account of what it was told."""
+    """Appends batches to its runs, one after another, and records receipts and errors."""
 
     def __init__(self, name: str, width: int) -> None:
         self.histories = [History(f"{name}-{n}") for n in range(width)]
@@ -88,7 +88,7 @@ class Producer:
         ]
 
     async def work(self, log: rw.RunLog, batches: int | None = None) -> None:
-        """Append until something goes wrong. The batch that was not acknowledged comes first, if there is one."""
+        """Append until an error. A batch that was not acknowledged is repeated first."""
         self.error = None
         for _ in itertools.count() if batches is None else range(batches):
             self.open_batch = self.open_batch or self.next_batch()
@@ -102,25 +102,25 @@ class Producer:
             self.open_batch = []
 
     async def check(self, log: rw.RunLog) -> None:
-        """All that was acknowledged is there; the open batch wholly or not at all in each run, as was said of it."""
+        """Check that acknowledged events are stored, and the open batch completely or not at all in each run."""
         absent: set[bool] = set()
         for run_id, receipts in self.acknowledged.items():
             records = await log.read(run_id) if receipts or await stored_keys(log, run_id) else []
             assert [record.run_seq for record in records] == list(range(1, len(records) + 1))
-            said = [(receipt.run_seq, receipt.event_id) for receipt in receipts]
-            assert [(record.run_seq, record.event_id) for record in records[: len(said)]] == said
-            rest = [record.idempotency_key for record in records[len(said) :]]
+            acknowledged = [(receipt.run_seq, receipt.event_id) for receipt in receipts]
+            assert [(record.run_seq, record.event_id) for record in records[: len(acknowledged)]] == acknowledged
+            rest = [record.idempotency_key for record in records[len(acknowledged) :]]
             assert rest in ([], [event.idempotency_key for event in self.open_batch if event.run_id == run_id])
             absent.add(not rest)
         if self.error is not None:
             assert self.error.code in ("STORE_UNAVAILABLE", "STORE_WRITE_BUDGET_EXCEEDED")
             assert self.error.facts["outcome"] in ("unknown", "withdrawn")
             if self.error.facts["outcome"] == "withdrawn":
-                assert absent == {True}, "what was withdrawn is not there"
+                assert absent == {True}, "a withdrawn append was stored"
 
 
 class Follower:
-    """Tails every run, and goes on from its cursor when the server is back."""
+    """Tails every run, and continues from its cursor when the server is available again."""
 
     def __init__(self, log: rw.RunLog) -> None:
         self.seen: list[rw.RunEventRecord] = []
@@ -147,15 +147,15 @@ class Follower:
                     raise
                 await asyncio.sleep(0.05)
 
-    async def reached(self, count: int) -> None:
-        """Wait until so many events were seen."""
+    async def wait_for_count(self, count: int) -> None:
+        """Wait until this number of events was received."""
 
-        def has() -> bool:
+        def is_reached() -> bool:
             if self._task.done():
-                self._task.result()  # it never ends but by an error: raise that
+                self._task.result()  # the task ends only by an error, which is raised here
             return len(self.seen) >= count
 
-        await until(has)
+        await until(is_reached)
 
     def assert_complete(self, events: dict[str, int]) -> None:
         for run_id, count in events.items():
@@ -163,39 +163,41 @@ class Follower:
             assert seqs == list(range(1, count + 1))
 
 
-async def break_under_load(
-    url: str, breaks: int, do_break: Callable[[], Awaitable[object]], mend: Callable[[], object]
+async def cause_faults_under_load(
+    url: str, faults: int, cause_fault: Callable[[], Awaitable[object]], repair: Callable[[], object]
 ) -> None:
     chance = processes.random_from_seed()
     producers = [Producer(f"p{n}", width=3 if n % 4 == 0 else 1) for n in range(12)]
-    strays: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: strays.append(str(context)))
+    loop_errors: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(str(context)))
     async with rw.open_log(url, write_budget=20) as log, Follower(log) as follower:
-        for _ in range(breaks):
-            at_work = [asyncio.create_task(producer.work(log)) for producer in producers]
+        for _ in range(faults):
+            running = [asyncio.create_task(producer.work(log)) for producer in producers]
             await asyncio.sleep(chance.uniform(0.05, 0.3))
-            await do_break()
-            await asyncio.gather(*at_work)
-            mend()
+            await cause_fault()
+            await asyncio.gather(*running)
+            repair()
             async with rw.open_log(url) as fresh:
                 for producer in producers:
                     await producer.check(fresh)
-            await work_again(log, producers)
+            await resume_producers(log, producers)
         for producer in producers:
             assert not producer.open_batch
             await producer.check(log)
         events = {run_id: len(acks) for producer in producers for run_id, acks in producer.acknowledged.items()}
         assert sum(events.values()) > 200
-        await follower.reached(sum(events.values()))
+        await follower.wait_for_count(sum(events.values()))
         follower.assert_complete(events)
         assert [finding async for finding in log.verify()] == []
         assert (await log.rebuild(check=True)).different == []
     gc.collect()
-    assert [stray for stray in strays if "runwright" in stray] == [], "nothing goes wrong behind the scenes"
+    assert [loop_error for loop_error in loop_errors if "runwright" in loop_error] == [], (
+        "there was an unhandled error in the event loop"
+    )
 
 
-async def work_again(log: rw.RunLog, producers: list[Producer]) -> None:
-    """The log needs no reopening. It may take it a moment to see that its old connections are gone."""
+async def resume_producers(log: rw.RunLog, producers: list[Producer]) -> None:
+    """Append with the same log, which may need some time to notice that its connections are lost."""
     async with asyncio.timeout(30):
         waiting = producers
         while waiting:
@@ -203,14 +205,12 @@ async def work_again(log: rw.RunLog, producers: list[Producer]) -> None:
             waiting = [producer for producer in waiting if producer.error is not None]
 
 
-async def test_a_server_killed_in_mid_append_loses_nothing_that_was_acknowledged(server: Postgres, url: str) -> None:
-    await break_under_load(url, 3, lambda: asyncio.to_thread(server.kill), server.start)
+async def test_killed_server_loses_no_acknowledged_event(server: Postgres, url: str) -> None:
+    await cause_faults_under_load(url, 3, lambda: asyncio.to_thread(server.kill), server.start)
 
 
-async def test_connections_lost_in_mid_append_lose_nothing_that_was_acknowledged(
-    server: Postgres, url: str, database: str
-) -> None:
-    """Each producer stops at its first error; those whose connection survived are stopped by the next blow."""
+async def test_lost_connections_lose_no_acknowledged_event(server: Postgres, url: str, database: str) -> None:
+    """Each producer stops at its first error; repeated cuts stop those whose connection survived."""
 
     async def cut() -> None:
         admin = await asyncpg.connect(server.url())
@@ -225,13 +225,13 @@ async def test_connections_lost_in_mid_append_lose_nothing_that_was_acknowledged
         await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
         await admin.close()
 
-    await break_under_load(url, 4, cut, lambda: server.sql(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS true'))
+    await cause_faults_under_load(
+        url, 4, cut, lambda: server.sql(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS true')
+    )
 
 
-async def test_what_is_said_of_an_append_to_several_runs_holds_for_all_of_them(
-    server: Postgres, url: str, database: str
-) -> None:
-    """One run's connection is up, the other's cannot be made: half of the append goes in, so it was not withdrawn."""
+async def test_partly_stored_append_is_not_reported_as_withdrawn(server: Postgres, url: str, database: str) -> None:
+    """One run has a connection and the other cannot get one: an append that is half stored was not withdrawn."""
     up, down = History(run_in_shard(0)), History(run_in_shard(1))
     async with rw.open_log(url) as log:
         await log.append(up.started())
@@ -246,7 +246,7 @@ async def test_what_is_said_of_an_append_to_several_runs_holds_for_all_of_them(
         assert [receipt.run_seq for receipt in receipts] == [1, 2, 3]
 
 
-# Reaching it at all
+# Connecting
 
 
 SECRET = "s3cr3t-w0rd"
@@ -274,7 +274,7 @@ async def open_error(url: str) -> rw.RunwrightError:
         "meta (name int, value int)",
     ],
 )
-async def test_tables_of_another_program_are_left_alone(url: str, table: str) -> None:
+async def test_foreign_database_is_refused_and_gets_no_tables(url: str, table: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(f"CREATE TABLE {table}")
@@ -288,34 +288,34 @@ async def test_tables_of_another_program_are_left_alone(url: str, table: str) ->
     assert [name for (name,) in tables] == [table.partition(" ")[0]]
 
 
-async def test_a_closed_port_is_an_error_with_a_code_that_keeps_the_password(server: Postgres) -> None:
+async def test_closed_port_error_hides_the_password(server: Postgres) -> None:
     error = await open_error(f"postgresql://postgres:{SECRET}@127.0.0.1:{free_port()}/postgres")
     assert error.code == "STORE_UNAVAILABLE"
 
 
-async def test_an_unknown_host_is_an_error_with_a_code_that_keeps_the_password() -> None:
+async def test_unknown_host_error_hides_the_password() -> None:
     error = await open_error(f"postgresql://postgres:{SECRET}@no-such-host.invalid/postgres")
     assert error.code == "STORE_UNAVAILABLE"
 
 
-async def test_an_unknown_database_is_an_error_with_a_code_that_keeps_the_password(server: Postgres) -> None:
+async def test_unknown_database_error_hides_the_password(server: Postgres) -> None:
     error = await open_error(f"postgresql://postgres:{SECRET}@127.0.0.1:{server.port}/no_such_database")
     assert error.code == "STORE_UNAVAILABLE"
     assert "no_such_database" in error.detail
 
 
-async def test_a_wrong_password_is_an_error_with_a_code_that_keeps_it(server: Postgres) -> None:
+async def test_wrong_password_error_hides_the_password(server: Postgres) -> None:
     rules = server.data / "pg_hba.conf"
     rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
     server.sql("CREATE USER guarded PASSWORD 'the right one'")
     server.sql("CREATE DATABASE guarded OWNER guarded")
     server.sql("SELECT pg_reload_conf()")
-    where = f"127.0.0.1:{server.port}/guarded"
-    error = await open_error(f"postgresql://guarded:{SECRET}@{where}")
+    location = f"127.0.0.1:{server.port}/guarded"
+    error = await open_error(f"postgresql://guarded:{SECRET}@{location}")
     assert error.code == "STORE_UNAVAILABLE"
     assert "password" in error.detail
-    assert (await open_error(f"postgresql://guarded@{where}")).code == "STORE_UNAVAILABLE"
-    async with rw.open_log(f"postgresql://guarded:the%20right%20one@{where}") as log:
+    assert (await open_error(f"postgresql://guarded@{location}")).code == "STORE_UNAVAILABLE"
+    async with rw.open_log(f"postgresql://guarded:the%20right%20one@{location}") as log:
         await log.append(History().started())
 
 
@@ -330,7 +330,7 @@ async def test_a_wrong_password_is_an_error_with_a_code_that_keeps_it(server: Po
         f"postgresql://postgres@127.0.0.1:1/postgres?password={SECRET}&sslmode=nonsense",
     ],
 )
-async def test_an_address_that_cannot_be_read_is_an_error_with_a_code_that_keeps_the_password(address: str) -> None:
+async def test_invalid_url_error_hides_the_password(address: str) -> None:
     error = await open_error(address)
     assert error.code in ("STORE_URL_INVALID", "STORE_UNAVAILABLE")
 
@@ -339,8 +339,8 @@ async def test_an_address_that_cannot_be_read_is_an_error_with_a_code_that_keeps
 
 
 @asynccontextmanager
-async def held(url: str, *statements: str) -> AsyncIterator[None]:
-    """A transaction of somebody else that stays open for a while."""
+async def open_transaction(url: str, *statements: str) -> AsyncIterator[None]:
+    """Hold a transaction open in another connection."""
     connection = await asyncpg.connect(url)
     transaction = connection.transaction()
     await transaction.start()
@@ -355,10 +355,10 @@ async def held(url: str, *statements: str) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("by", ["a lock on its shard", "a lock on its run"])
 async def test_a_tail_loses_nothing_while_an_insert_is_held_open(url: str, by: str) -> None:
-    """With its run locked, the append has taken its place in the log, but is not in it yet: others must not overtake."""
+    """With its run locked, an append has a position in the log but is not committed: no other may overtake it."""
     slow = History(run_in_shard(5, "slow"))
-    beside = [History(run_in_shard(5, f"beside-{n}")) for n in range(3)]
-    others = [History(run_in_shard(shard, "other")) for shard in (0, 2, 4, 6, 8, 10, 12)]  # on the lane that is free
+    same_shard = [History(run_in_shard(5, f"beside-{n}")) for n in range(3)]
+    others = [History(run_in_shard(shard, "other")) for shard in (0, 2, 4, 6, 8, 10, 12)]  # on the free connection
     async with (
         rw.open_log(url, write_budget=30) as one,
         rw.open_log(url, write_budget=30) as two,
@@ -366,56 +366,64 @@ async def test_a_tail_loses_nothing_while_an_insert_is_held_open(url: str, by: s
         Follower(reader) as follower,
     ):
         await one.append(slow.started())
-        await follower.reached(2)
+        await follower.wait_for_count(2)
         lock = (
             "UPDATE shard SET pos = pos WHERE shard = 5"
             if by == "a lock on its shard"
             else f"SELECT FROM run WHERE run_id = '{slow.run.run_id}' FOR UPDATE"
         )
-        async with held(url, lock):
+        async with open_transaction(url, lock):
             waiting = [asyncio.create_task(one.append([slow("StepStarted", "a"), slow("StepCompleted", "a")]))]
-            await until_blocked(url, 1)
-            waiting += [asyncio.create_task(two.append(history.started())) for history in beside]
+            await wait_until_blocked(url, 1)
+            waiting += [asyncio.create_task(two.append(history.started())) for history in same_shard]
             for history in others:
                 for events in (history.started(), [history("StepStarted", "a")], [history("RunCancelled")]):
                     await two.append(events)
-            await until_blocked(url, 2)
-            await follower.reached(2 + 4 * len(others))
+            await wait_until_blocked(url, 2)
+            await follower.wait_for_count(2 + 4 * len(others))
             assert not any(task.done() for task in waiting)
         await asyncio.gather(*waiting)
-        await follower.reached(2 + 4 * len(others) + 2 + 2 * len(beside))
+        await follower.wait_for_count(2 + 4 * len(others) + 2 + 2 * len(same_shard))
         follower.assert_complete(
-            {slow.run.run_id: 4, **{h.run.run_id: 4 for h in others}, **{h.run.run_id: 2 for h in beside}}
+            {slow.run.run_id: 4, **{h.run.run_id: 4 for h in others}, **{h.run.run_id: 2 for h in same_shard}}
         )
         whole = (await reader.read_all(limit=10_000)).records
         assert {record.event_id for record in whole} == {record.event_id for record in follower.seen}
 
 
-async def until_blocked(url: str, count: int) -> None:
-    """Until that many statements wait for a lock."""
+async def wait_until_blocked(url: str, count: int) -> None:
+    """Wait until this number of statements waits for a lock."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     connection = await asyncpg.connect(url)
     async with asyncio.timeout(30):
-        while await connection.fetchval(waiting) < count:  # noqa: ASYNC110 - nobody would set an event
+        while await connection.fetchval(waiting) < count:  # noqa: ASYNC110 - no event signals a lock in Postgres
             await asyncio.sleep(0.02)
     await connection.close()
 
 
-async def test_a_tail_waits_for_no_transaction_in_another_database(server: Postgres, url: str, event: History) -> None:
-    async with rw.open_log(url) as log, Follower(log) as follower, held(server.url(), "SELECT txid_current()"):
+async def test_tail_ignores_open_transactions_in_another_database(server: Postgres, url: str, event: History) -> None:
+    async with (
+        rw.open_log(url) as log,
+        Follower(log) as follower,
+        open_transaction(server.url(), "SELECT txid_current()"),
+    ):
         await log.append(event.started())
-        await follower.reached(2)
+        await follower.wait_for_count(2)
         follower.assert_complete({"run-1": 2})
 
 
-async def test_a_tail_waits_for_no_other_transaction_in_its_own_database(url: str, event: History) -> None:
-    async with rw.open_log(url) as log, Follower(log) as follower, held(url, "CREATE TABLE elsewhere (n integer)"):
+async def test_tail_ignores_open_transactions_in_its_own_database(url: str, event: History) -> None:
+    async with (
+        rw.open_log(url) as log,
+        Follower(log) as follower,
+        open_transaction(url, "CREATE TABLE elsewhere (n integer)"),
+    ):
         await log.append(event.started())
-        await follower.reached(2)
+        await follower.wait_for_count(2)
         follower.assert_complete({"run-1": 2})
 
 
-async def test_a_cursor_goes_on_after_dump_and_restore(server: Postgres, url: str, database: str) -> None:
+async def test_cursor_stays_valid_after_dump_and_restore(server: Postgres, url: str, database: str) -> None:
     histories = [History(f"run-{n}") for n in range(20)]
     async with rw.open_log(url) as log:
         for history in histories:
@@ -423,11 +431,11 @@ async def test_a_cursor_goes_on_after_dump_and_restore(server: Postgres, url: st
         before = await log.read_all(limit=23)
         for history in histories:
             await log.append([history("StepStarted", "a"), history("StepCompleted", "a")])
-    place = ("-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres")
-    dump = server.run("pg_dump", *place, database)
+    connection_options = ("-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres")
+    dump = server.run("pg_dump", *connection_options, database)
     restored = f"{database}_restored"
     restored_url = server.create_database(restored)
-    server.run("psql", *place, "-q", "-v", "ON_ERROR_STOP=1", "-d", restored, stdin=dump)
+    server.run("psql", *connection_options, "-q", "-v", "ON_ERROR_STOP=1", "-d", restored, stdin=dump)
     try:
         async with rw.open_log(restored_url) as log:
             for history in histories:
@@ -450,21 +458,21 @@ async def test_a_cursor_goes_on_after_dump_and_restore(server: Postgres, url: st
 # The write budget
 
 
-async def test_an_append_that_outlasts_its_budget_is_settled_by_appending_it_again(url: str) -> None:
-    """The first was handed to the server: nobody knows. The second still waited its turn: it was withdrawn."""
+async def test_append_beyond_its_budget_can_be_repeated(url: str) -> None:
+    """The first append is with the server: unknown. The second is still queued: withdrawn."""
     first, second = History(run_in_shard(3, "first")), History(run_in_shard(3, "second"))
     async with rw.open_log(url, write_budget=1.0) as log:
         await log.append(first.started())
-        async with held(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
+        async with open_transaction(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
             attempts = [asyncio.create_task(log.append([first("StepStarted", "a"), first("StepCompleted", "a")]))]
-            await until_blocked(url, 1)
+            await wait_until_blocked(url, 1)
             attempts.append(asyncio.create_task(log.append(second.started())))
             errors = await asyncio.gather(*attempts, return_exceptions=True)
             for error, outcome in zip(errors, ("unknown", "withdrawn"), strict=True):
                 assert isinstance(error, rw.RunwrightError)
                 assert error.code == "STORE_WRITE_BUDGET_EXCEEDED"
                 assert error.facts == {"outcome": outcome, "retryable": True}
-            assert len(await log.read(first.run.run_id)) == 2  # reading goes on meanwhile
+            assert len(await log.read(first.run.run_id)) == 2  # reads do not wait for the lock
         again = await log.append([first("StepStarted", "a"), first("StepCompleted", "a")])
         assert [receipt.run_seq for receipt in again] == [3, 4]
         assert {receipt.status for receipt in again} in ({"duplicate"}, {"appended"})
@@ -476,12 +484,12 @@ async def test_an_append_that_outlasts_its_budget_is_settled_by_appending_it_aga
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_cancelling_a_waiting_append_hurts_no_other(url: str) -> None:
+async def test_cancelled_append_does_not_affect_others(url: str) -> None:
     histories = [History(run_in_shard(3, f"run-{n}")) for n in range(9)]
     async with rw.open_log(url, write_budget=30) as log:
-        async with held(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
+        async with open_transaction(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
             tasks = [asyncio.create_task(log.append(histories[0].started()))]
-            await until_blocked(url, 1)
+            await wait_until_blocked(url, 1)
             tasks += [asyncio.create_task(log.append(history.started())) for history in histories[1:]]
             await asyncio.sleep(0)
             for task in tasks[::3]:
@@ -499,14 +507,14 @@ async def test_cancelling_a_waiting_append_hurts_no_other(url: str) -> None:
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_closing_the_log_ends_appends_that_wait(url: str) -> None:
-    """One is with the server, the others wait behind it; each caller gets an answer."""
+async def test_closing_the_log_ends_waiting_appends(url: str) -> None:
+    """One append is with the server, the others are queued; each caller gets an answer."""
     histories = [History(run_in_shard(3, f"run-{n}")) for n in range(3)]
     log = rw.open_log(url, write_budget=60)
     await log.open()
-    async with held(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
+    async with open_transaction(url, "UPDATE shard SET pos = pos WHERE shard = 3"):
         waiting = [asyncio.create_task(log.append(histories[0].started()))]
-        await until_blocked(url, 1)
+        await wait_until_blocked(url, 1)
         waiting += [asyncio.create_task(log.append(history.started())) for history in histories[1:]]
         await asyncio.sleep(0)
         await asyncio.wait_for(log.close(), 20)
@@ -520,7 +528,7 @@ async def test_closing_the_log_ends_appends_that_wait(url: str) -> None:
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_after_closing_every_call_says_so(url: str, event: History) -> None:
+async def test_calls_on_a_closed_log_raise_store_closed(url: str, event: History) -> None:
     async with rw.open_log(url) as log:
         await log.append(event.started())
     calls: list[Callable[[], Awaitable[object]]] = [

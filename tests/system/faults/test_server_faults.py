@@ -1,4 +1,4 @@
-"""Several servers and workers on one Postgres, as processes of their own, and what happens when they die."""
+"""Several server and worker processes on one Postgres, and recovery when they are killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNS = int(os.environ.get("RUNWRIGHT_KILLS", "200"))
 
 
 class Fleet:
-    """Servers and workers on a store."""
+    """Server and worker processes on one store."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
@@ -37,11 +37,11 @@ class Fleet:
         self.workers: list[subprocess.Popen[str]] = []
         self._logs: list[Any] = []
 
-    def _spawn(self, *words: str, **more: Any) -> subprocess.Popen[str]:
-        log = (self.folder / f"{words[0]}-{len(self._logs)}.log").open("w")
+    def _spawn(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        log = (self.folder / f"{arguments[0]}-{len(self._logs)}.log").open("w")
         self._logs.append(log)
         return subprocess.Popen(
-            [sys.executable, "-m", "runwright", *words], cwd=self.folder, stderr=log, text=True, **more
+            [sys.executable, "-m", "runwright", *arguments], cwd=self.folder, stderr=log, text=True, **options
         )
 
     def server(self) -> str:
@@ -66,38 +66,38 @@ class Fleet:
         for log in self._logs:
             log.close()
 
-    def said(self) -> str:
+    def log_tails(self) -> str:
         return "\n".join(file.read_text()[-3000:] for file in self.folder.glob("*.log"))
 
 
 @pytest.fixture
 def fleet(tmp_path: Path, postgres_url: str) -> Iterator[Fleet]:
     (tmp_path / "runwright.toml").write_text('[server]\nrate = 0\nsteps = "workers"\ndrain = "2s"\n')
-    made = Fleet(tmp_path, postgres_url)
-    yield made
-    made.end()
+    created = Fleet(tmp_path, postgres_url)
+    yield created
+    created.end()
 
 
-async def ask(http: httpx.AsyncClient, addresses: list[str], method: str, path: str, **more: Any) -> Any:
-    """Ask whichever server answers, as a client behind a balancer does."""
+async def request(http: httpx.AsyncClient, addresses: list[str], method: str, path: str, **options: Any) -> Any:
+    """Send a request to the first server that answers, like a client behind a load balancer."""
     deadline = time.monotonic() + 60
     turn = 0
     while time.monotonic() < deadline:
         address = addresses[turn % len(addresses)]
         turn += 1
         with suppress(httpx.TransportError):
-            answer = await http.request(method, f"{address}{path}", **more)
+            answer = await http.request(method, f"{address}{path}", **options)
             if answer.status_code < 500:
                 assert answer.status_code < 400, (answer.status_code, answer.text)
                 return answer.json()
             assert answer.status_code == 503, answer.text
             assert answer.headers["retry-after"]
         await asyncio.sleep(0.1)
-    raise AssertionError(f"nobody answers {method} {path}")
+    raise AssertionError(f"no server answers {method} {path}")
 
 
 async def events_of(http: httpx.AsyncClient, addresses: list[str], run_id: str) -> list[dict[str, Any]]:
-    return (await ask(http, addresses, "GET", f"/v1/runs/{run_id}/events"))["events"]
+    return (await request(http, addresses, "GET", f"/v1/runs/{run_id}/events"))["events"]
 
 
 PLAN = {
@@ -110,8 +110,8 @@ PLAN = {
 }
 
 
-async def test_a_server_and_a_worker_die_among_many_runs(fleet: Fleet) -> None:
-    """Three servers, two workers; one of each is killed in the middle. Every run completes, every step once."""
+async def test_runs_complete_when_a_server_and_a_worker_are_killed(fleet: Fleet) -> None:
+    """With three servers and two workers, one of each killed, every run completes and every step once."""
     addresses = [fleet.server() for _ in range(3)]
     for _ in range(2):
         fleet.worker()
@@ -120,34 +120,34 @@ async def test_a_server_and_a_worker_die_among_many_runs(fleet: Fleet) -> None:
 
         async def start(number: int) -> None:
             body = {"plan": PLAN, "context": {"runId": run_ids[number]}}
-            order = addresses[number % 3 :] + addresses[: number % 3]
-            await ask(http, order, "POST", "/v1/runs", json=body)
+            rotated = addresses[number % 3 :] + addresses[: number % 3]
+            await request(http, rotated, "POST", "/v1/runs", json=body)
 
         await asyncio.gather(*(start(number) for number in range(RUNS // 2)))
         fleet.servers[addresses[0]].kill()
         fleet.workers[0].kill()
-        left = addresses[1:]
-        addresses[:] = left
-        await asyncio.gather(*(start_on(http, left, run_ids[number]) for number in range(RUNS // 2, RUNS)))
+        remaining = addresses[1:]
+        addresses[:] = remaining
+        await asyncio.gather(*(start_on(http, remaining, run_ids[number]) for number in range(RUNS // 2, RUNS)))
         ended = Counter[str]()
         for run_id in run_ids:
             snapshot: dict[str, Any] = {"status": "RUNNING"}
             deadline = time.monotonic() + 120
             while snapshot["status"] == "RUNNING" and time.monotonic() < deadline:
-                snapshot = await ask(http, left, "GET", f"/v1/runs/{run_id}?wait=30s")
+                snapshot = await request(http, remaining, "GET", f"/v1/runs/{run_id}?wait=30s")
             ended[snapshot["status"]] += 1
-        assert ended == {"COMPLETED": RUNS}, fleet.said()
+        assert ended == {"COMPLETED": RUNS}, fleet.log_tails()
         for run_id in run_ids:
-            kinds = Counter((e["eventType"], e.get("stepId")) for e in await events_of(http, left, run_id))
+            kinds = Counter((e["eventType"], e.get("stepId")) for e in await events_of(http, remaining, run_id))
             for step in ("a", "b", "c"):
                 assert kinds["StepStarted", step] == kinds["StepCompleted", step] == 1, (run_id, kinds)
             assert kinds["RunCompleted", None] == 1
-        report = await ask(http, left, "GET", "/v1/verify")
+        report = await request(http, remaining, "GET", "/v1/verify")
         assert report["ok"] is True
 
 
-async def test_a_server_and_a_worker_die_in_a_loop_of_a_playbook(fleet: Fleet) -> None:
-    """Every iteration goes on at the task where it was, and the loop is done once."""
+async def test_playbook_loop_survives_a_killed_server_and_worker(fleet: Fleet) -> None:
+    """Every iteration continues at the task that was running, and the loop is done once."""
     first, second = fleet.server(), fleet.server()
     for _ in range(2):
         fleet.worker()
@@ -157,7 +157,7 @@ async def test_a_server_and_a_worker_die_in_a_loop_of_a_playbook(fleet: Fleet) -
     done = fleet.folder / "done.txt"
     async with httpx.AsyncClient(timeout=30) as http:
         body = {"plan": playbook(step), "context": {"runId": "r"}}
-        await ask(http, [first], "POST", "/v1/runs", json=body)
+        await request(http, [first], "POST", "/v1/runs", json=body)
 
         async def half_done() -> bool:
             return done.exists() and len(done.read_text().splitlines()) >= 40
@@ -165,58 +165,58 @@ async def test_a_server_and_a_worker_die_in_a_loop_of_a_playbook(fleet: Fleet) -
         await until(half_done)
         fleet.workers[0].kill()
         fleet.servers[first].kill()
-        snapshot = await ask(http, [second], "GET", "/v1/runs/r?wait=60s")
-        assert snapshot["status"] == "COMPLETED", fleet.said()
-        records = (await ask(http, [second], "GET", "/v1/runs/r/events?limit=1000"))["events"]
+        snapshot = await request(http, [second], "GET", "/v1/runs/r?wait=60s")
+        assert snapshot["status"] == "COMPLETED", fleet.log_tails()
+        records = (await request(http, [second], "GET", "/v1/runs/r/events?limit=1000"))["events"]
         kinds = Counter((event["eventType"], event.get("stepId")) for event in records)
         for path in (f"many[{number}]/{label}" for number in range(60) for label in ("one", "two")):
             assert kinds["TaskStarted", path] == kinds["TaskDone", path] == 1, path
         assert kinds["LoopDone", "many"] == 1
-        told = (await ask(http, [second], "GET", "/v1/runs/r/events?format=noetl&limit=1000"))["events"]
-        assert NoetlChecker().check(told) == []
+        noetl_events = (await request(http, [second], "GET", "/v1/runs/r/events?format=noetl&limit=1000"))["events"]
+        assert NoetlChecker().check(noetl_events) == []
     lines = Counter(done.read_text().splitlines())
     assert len(lines) == 120
-    assert sum(lines.values()) - 120 <= 8  # what the killed worker had under way, at most
+    assert sum(lines.values()) - 120 <= 8  # at most the tasks that the killed worker was running
 
 
 async def start_on(http: httpx.AsyncClient, addresses: list[str], run_id: str) -> None:
-    await ask(http, addresses, "POST", "/v1/runs", json={"plan": PLAN, "context": {"runId": run_id}})
+    await request(http, addresses, "POST", "/v1/runs", json={"plan": PLAN, "context": {"runId": run_id}})
 
 
-async def test_a_run_goes_on_within_a_lease_and_a_second(fleet: Fleet) -> None:
-    """Its server is killed with -9, on what could be another machine; another has it after 6 seconds at most."""
+async def test_run_of_a_killed_server_continues_on_another(fleet: Fleet) -> None:
+    """The server is killed with SIGKILL, and the other server completes its run."""
     first, second = fleet.server(), fleet.server()
     fleet.worker()
     plan = {"plan": "p", "steps": [{"id": "w", "wait": "1s"}, {"id": "a", "shell": "true"}]}
     async with httpx.AsyncClient(timeout=30) as http:
-        await ask(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
+        await request(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
         fleet.servers[first].kill()
         began = time.monotonic()
         while True:
             events = await events_of(http, [second], "r")
             if any(event["eventType"] == "RunCompleted" for event in events):
                 break
-            assert time.monotonic() - began < 60, fleet.said()
+            assert time.monotonic() - began < 60, fleet.log_tails()
             await asyncio.sleep(0.05)
-        status = await ask(http, [second], "GET", "/v1/runs/r/status")
+        status = await request(http, [second], "GET", "/v1/runs/r/status")
         assert status["status"] == "COMPLETED"
 
 
-async def test_a_server_that_is_asked_to_stop_hands_its_runs_over(fleet: Fleet) -> None:
+async def test_stopping_server_releases_its_runs_to_another(fleet: Fleet) -> None:
     first, second = fleet.server(), fleet.server()
     fleet.worker()
     plan = {"plan": "p", "steps": [{"id": "a", "shell": "sleep 1; echo x >> once.txt"}, {"id": "b", "shell": "true"}]}
     async with httpx.AsyncClient(timeout=30) as http:
-        await ask(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
+        await request(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
         fleet.servers[first].send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(fleet.servers[first].wait, 20) == 0
-        snapshot = await ask(http, [second], "GET", "/v1/runs/r?wait=30s")
+        snapshot = await request(http, [second], "GET", "/v1/runs/r?wait=30s")
         assert snapshot["status"] == "COMPLETED"
         assert (fleet.folder / "once.txt").read_text() == "x\n"
 
 
-async def test_postgres_is_restarted_under_load(fleet: Fleet, postgres: Postgres) -> None:
-    """Callers get 503 and Retry-After, or wait; what was acknowledged is there once, and runs go on."""
+async def test_runs_complete_when_postgres_restarts_under_load(fleet: Fleet, postgres: Postgres) -> None:
+    """Callers get 503 with Retry-After, or wait; acknowledged events are stored once, and runs continue."""
     addresses = [fleet.server() for _ in range(2)]
     fleet.worker()
     count = 40
@@ -230,28 +230,28 @@ async def test_postgres_is_restarted_under_load(fleet: Fleet, postgres: Postgres
         await asyncio.sleep(0.7)
         postgres.kill()
         await asyncio.sleep(0.5)
-        postgres.start()  # not in a thread: it dies with whoever started it
+        postgres.start()  # not in a thread: the server dies with the thread that started it
         await starting
         for number in range(count):
             snapshot: dict[str, Any] = {"status": "RUNNING"}
             deadline = time.monotonic() + 90
             while snapshot["status"] == "RUNNING" and time.monotonic() < deadline:
-                snapshot = await ask(http, addresses, "GET", f"/v1/runs/run-{number}?wait=20s")
-            assert snapshot["status"] == "COMPLETED", (snapshot, fleet.said())
+                snapshot = await request(http, addresses, "GET", f"/v1/runs/run-{number}?wait=20s")
+            assert snapshot["status"] == "COMPLETED", (snapshot, fleet.log_tails())
             kinds = Counter(
                 (e["eventType"], e.get("stepId")) for e in await events_of(http, addresses, f"run-{number}")
             )
             assert max(kinds.values()) == 1, kinds
-        assert (await ask(http, addresses, "GET", "/v1/verify"))["ok"] is True
+        assert (await request(http, addresses, "GET", "/v1/verify"))["ok"] is True
 
 
-async def test_what_steps_print_is_shown_by_every_server(fleet: Fleet) -> None:
+async def test_step_output_is_available_from_every_server(fleet: Fleet) -> None:
     first, second = fleet.server(), fleet.server()
     fleet.worker()
     plan = {"plan": "p", "steps": [{"id": "a", "shell": "echo said here"}]}
     async with httpx.AsyncClient(timeout=30) as http:
-        await ask(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
-        await ask(http, [second], "GET", "/v1/runs/r?wait=30s")
+        await request(http, [first], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
+        await request(http, [second], "GET", "/v1/runs/r?wait=30s")
         for address in (first, second):
-            lines = (await ask(http, [address], "GET", "/v1/runs/r/logs/a"))["lines"]
+            lines = (await request(http, [address], "GET", "/v1/runs/r/logs/a"))["lines"]
             assert [line["text"] for line in lines] == ["said here"]

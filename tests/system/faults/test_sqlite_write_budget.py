@@ -1,4 +1,4 @@
-"""Another process sits on the write lock of a SQLite file: appends wait, give up in time, and say how it ended."""
+"""Another connection holds the write lock of a SQLite file: appends wait, time out, and report the outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """The file's write lock, in other hands."""
+    """Hold the write lock of the file in another connection."""
     connection = apsw.Connection(str(path))
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -41,7 +41,7 @@ async def is_unknown(log: rw.RunLog, run_id: str) -> bool:
     return False
 
 
-async def test_an_append_that_outwaits_its_budget_is_withdrawn_and_never_appears(path: Path, event: History) -> None:
+async def test_append_beyond_its_budget_is_withdrawn_and_not_stored(path: Path, event: History) -> None:
     late = History("late")
     async with rw.open_log(f"sqlite:///{path}", write_budget=1.0) as log:
         await log.append([event("RunQueued")])
@@ -51,8 +51,8 @@ async def test_an_append_that_outwaits_its_budget_is_withdrawn_and_never_appears
                 assert isinstance(error, rw.RunwrightError)
                 assert error.code == "STORE_WRITE_BUDGET_EXCEEDED"
                 assert error.facts == {"outcome": "withdrawn", "retryable": True}
-            assert len(await log.read("run-1")) == 1  # reading goes on meanwhile
-        await log.append([History("later")("RunQueued")])  # behind the withdrawn ones in the queue
+            assert len(await log.read("run-1")) == 1  # reads do not wait for the lock
+        await log.append([History("later")("RunQueued")])  # queued after the withdrawn appends
         assert len(await log.read("run-1")) == 1
         assert await is_unknown(log, "late")
         (receipt,) = await log.append([event("RunStarted")])
@@ -63,7 +63,7 @@ async def test_an_append_that_outwaits_its_budget_is_withdrawn_and_never_appears
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_an_append_gets_in_when_the_lock_is_let_go_within_its_budget(path: Path, event: History) -> None:
+async def test_append_succeeds_when_the_lock_is_released_in_time(path: Path, event: History) -> None:
     async with rw.open_log(f"sqlite:///{path}", write_budget=30) as log:
         with locked(path):
             waiting = asyncio.create_task(log.append(event.started()))
@@ -72,12 +72,12 @@ async def test_an_append_gets_in_when_the_lock_is_let_go_within_its_budget(path:
         assert [receipt.run_seq for receipt in await waiting] == [1, 2]
 
 
-async def test_cancelling_a_waiting_append_withdraws_it_and_hurts_no_other(path: Path) -> None:
+async def test_cancelled_append_is_withdrawn_and_others_succeed(path: Path) -> None:
     async with rw.open_log(f"sqlite:///{path}", write_budget=30) as log:
         with locked(path):
             tasks = [asyncio.create_task(log.append(History(f"run-{number}").started())) for number in range(9)]
             await asyncio.sleep(0.1)
-            for task in tasks[::3]:  # the first, which the writer holds already, is among them
+            for task in tasks[::3]:  # the first of these is already with the writer
                 task.cancel()
             await asyncio.wait(tasks[::3])
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -92,8 +92,8 @@ async def test_cancelling_a_waiting_append_withdraws_it_and_hurts_no_other(path:
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_only_those_whose_budget_ended_are_withdrawn(path: Path) -> None:
-    """Two logs in one process, one patient, one not, waiting for the same lock."""
+async def test_only_appends_beyond_their_budget_are_withdrawn(path: Path) -> None:
+    """Two logs with a short and a long budget wait for the same lock."""
     url = f"sqlite:///{path}"
     async with rw.open_log(url, write_budget=0.1) as hasty, rw.open_log(url, write_budget=30) as patient:
         with locked(path):
@@ -106,7 +106,7 @@ async def test_only_those_whose_budget_ended_are_withdrawn(path: Path) -> None:
         assert await is_unknown(hasty, "hasty")
 
 
-async def test_closing_the_log_ends_an_append_that_waits(path: Path, event: History) -> None:
+async def test_closing_the_log_ends_waiting_appends(path: Path, event: History) -> None:
     log = rw.open_log(f"sqlite:///{path}", write_budget=30)
     await log.open()
     with locked(path):
@@ -121,7 +121,7 @@ async def test_closing_the_log_ends_an_append_that_waits(path: Path, event: Hist
         assert (await log.list_runs()).runs == []
 
 
-async def test_after_closing_every_call_says_so(path: Path, event: History) -> None:
+async def test_calls_on_a_closed_log_raise_store_closed(path: Path, event: History) -> None:
     async with rw.open_log(f"sqlite:///{path}") as log:
         await log.append(event.started())
     for call in (

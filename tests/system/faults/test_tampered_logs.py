@@ -1,4 +1,4 @@
-"""Change a store behind the log's back: `verify` names run and event, `rebuild` finds a summary that lies."""
+"""Changes of a store without the log: `verify` names run and event, `rebuild` finds wrong summaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN = "(SELECT run_key FROM run WHERE run_id = 'orders-1')"
 
 
 async def tamper(url: str, *statements: str, values: tuple[Any, ...] = ()) -> None:
-    """Statements with values as $1, $2, ...; each must do what it says in Postgres and SQLite alike."""
+    """Execute statements with values as $1, $2, ...; each must work in Postgres and SQLite and change a row."""
     if url.startswith("sqlite"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))
         for statement in statements:
@@ -33,8 +33,8 @@ async def tamper(url: str, *statements: str, values: tuple[Any, ...] = ()) -> No
         await server.close()
 
 
-async def make(url: str, *more: str) -> None:
-    """Three runs and more; most tests change the second."""
+async def create_runs(url: str, *more: str) -> None:
+    """Create three completed runs, and more by name; most tests change the second."""
     async with rw.open_log(url) as log:
         for name in ("orders-0", "orders-1", "orders-2", *more):
             event = History(name)
@@ -58,7 +58,7 @@ def brief(found: list[rw.Finding]) -> list[tuple[str, str, int | None]]:
 
 
 async def test_an_untouched_store_gives_no_findings(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     assert await findings(durable_url) == []
     async with rw.open_log(durable_url) as log:
         assert (await log.rebuild(check=True)).different == []
@@ -91,8 +91,8 @@ AT_THE_END = ("payload", "event_type", "idempotency_key", "emitted_at", "hash", 
 
 @pytest.mark.parametrize(("seq", "names"), [(6, tuple(CHANGES)), (9, AT_THE_END)], ids=["in the middle", "at the end"])
 async def test_a_changed_event_is_found_and_named(durable_url: str, seq: int, names: tuple[str, ...]) -> None:
-    """Each change in a run of its own: its finding must name that run and that event."""
-    await make(durable_url, *names)
+    """Each change is in a separate run, and its finding must name that run and that event."""
+    await create_runs(durable_url, *names)
     for name in names:
         change, value = CHANGES[name]
         run = RUN.replace("orders-1", name)
@@ -103,11 +103,11 @@ async def test_a_changed_event_is_found_and_named(durable_url: str, seq: int, na
     for name in names:
         assert (name, "CHANGED", seq) in found
     assert {run_id for run_id, _, _ in found} == set(names)
-    assert {place for _, _, place in found} <= {seq, seq + 1}  # a changed hash also breaks the link to the next
+    assert {position for _, _, position in found} <= {seq, seq + 1}  # a changed hash also breaks the link to the next
 
 
-async def test_a_payload_that_was_changed_and_marked_as_erased_is_found(durable_url: str) -> None:
-    await make(durable_url)
+async def test_changed_payload_marked_as_redacted_is_found(durable_url: str) -> None:
+    await create_runs(durable_url)
     await tamper(
         durable_url,
         f"UPDATE event SET payload = NULL, payload_digest = $1 WHERE run_key = {RUN} AND run_seq = 6",
@@ -117,13 +117,13 @@ async def test_a_payload_that_was_changed_and_marked_as_erased_is_found(durable_
 
 
 async def test_a_removed_event_is_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     await tamper(durable_url, f"DELETE FROM event WHERE run_key = {RUN} AND run_seq = 4")
     assert brief(await findings(durable_url)) == [("orders-1", "MISSING", 4)]
 
 
-async def test_a_removed_event_is_found_though_the_others_were_numbered_anew(durable_url: str) -> None:
-    await make(durable_url)
+async def test_removed_event_is_found_after_renumbering(durable_url: str) -> None:
+    await create_runs(durable_url)
     await tamper(
         durable_url,
         f"DELETE FROM event WHERE run_key = {RUN} AND run_seq = 4",
@@ -135,20 +135,20 @@ async def test_a_removed_event_is_found_though_the_others_were_numbered_anew(dur
 
 
 async def test_a_removed_first_event_is_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     await tamper(durable_url, f"DELETE FROM event WHERE run_key = {RUN} AND run_seq = 1")
     assert brief(await findings(durable_url)) == [("orders-1", "MISSING", 1)]
 
 
 async def test_a_removed_end_is_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     await tamper(durable_url, f"DELETE FROM event WHERE run_key = {RUN} AND run_seq >= 8")
     assert brief(await findings(durable_url)) == [("orders-1", "MISSING", 8)]
 
 
-async def test_a_removed_end_is_found_though_the_runs_row_agrees_with_it(durable_url: str) -> None:
-    """Its row still names the hash of the event that is gone."""
-    await make(durable_url)
+async def test_removed_end_is_found_when_the_last_seq_matches(durable_url: str) -> None:
+    """The run row still has the hash of the removed event."""
+    await create_runs(durable_url)
     await tamper(
         durable_url,
         f"DELETE FROM event WHERE run_key = {RUN} AND run_seq = 9",
@@ -157,14 +157,14 @@ async def test_a_removed_end_is_found_though_the_runs_row_agrees_with_it(durable
     assert brief(await findings(durable_url)) == [("orders-1", "CHANGED", 8)]
 
 
-async def test_a_history_that_was_removed_whole_is_found(durable_url: str) -> None:
-    await make(durable_url)
+async def test_removed_history_is_found(durable_url: str) -> None:
+    await create_runs(durable_url)
     await tamper(durable_url, f"DELETE FROM event WHERE run_key = {RUN}")
     assert brief(await findings(durable_url)) == [("orders-1", "MISSING", 1)]
 
 
-async def test_a_removed_run_whose_events_were_left_is_found(durable_url: str) -> None:
-    await make(durable_url)
+async def test_removed_run_row_is_found(durable_url: str) -> None:
+    await create_runs(durable_url)
     await tamper(durable_url, "DELETE FROM run WHERE run_id = 'orders-1'")
     async with rw.open_log(durable_url) as log:
         (finding,) = [finding async for finding in log.verify()]
@@ -177,33 +177,33 @@ COPIED = (
 )
 
 
-async def insert(url: str, seq: int) -> None:
-    """A copy of event 6, with an id and a key of its own, put in at some place."""
-    shard, place = ("", "") if url.startswith("sqlite") else ("shard, pos, ", "shard, 1000000, ")
+async def insert_copy(url: str, seq: int) -> None:
+    """Insert a copy of event 6 with a new id and key, as event `seq`."""
+    shard, position = ("", "") if url.startswith("sqlite") else ("shard, pos, ", "shard, 1000000, ")
     await tamper(
         url,
         f"INSERT INTO event (run_key, run_seq, {shard}event_id, idempotency_key, {COPIED})"
-        f" SELECT run_key, {seq}, {place}$1, $2, {COPIED} FROM event WHERE run_key = {RUN} AND run_seq = 6",
+        f" SELECT run_key, {seq}, {position}$1, $2, {COPIED} FROM event WHERE run_key = {RUN} AND run_seq = 6",
         values=(b"\x07" * 16, b"\x07" * 32),
     )
 
 
 async def test_an_event_inserted_at_the_end_is_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
-    await insert(durable_url, 10)
+    await create_runs(durable_url)
+    await insert_copy(durable_url, 10)
     assert ("orders-1", "INSERTED", 10) in brief(await findings(durable_url))
 
 
 async def test_an_event_inserted_before_the_first_is_found_and_named(durable_url: str) -> None:
-    """Whoever tails the log would be handed it."""
-    await make(durable_url)
-    await insert(durable_url, 0)
+    """A tail would return it."""
+    await create_runs(durable_url)
+    await insert_copy(durable_url, 0)
     assert ("orders-1", "INSERTED", 0) in brief(await findings(durable_url))
 
 
 async def test_an_event_inserted_in_the_middle_is_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
-    await insert(durable_url, 100)
+    await create_runs(durable_url)
+    await insert_copy(durable_url, 100)
     await tamper(
         durable_url,
         f"UPDATE event SET run_seq = -run_seq WHERE run_key = {RUN} AND run_seq BETWEEN 5 AND 9",
@@ -215,7 +215,7 @@ async def test_an_event_inserted_in_the_middle_is_found_and_named(durable_url: s
 
 
 async def test_two_swapped_events_are_found_and_named(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     await tamper(
         durable_url,
         f"UPDATE event SET run_seq = 100 WHERE run_key = {RUN} AND run_seq = 5",
@@ -228,7 +228,7 @@ async def test_two_swapped_events_are_found_and_named(durable_url: str) -> None:
 
 
 async def test_events_swapped_between_two_runs_are_found_in_both(durable_url: str) -> None:
-    await make(durable_url)
+    await create_runs(durable_url)
     other = RUN.replace("orders-1", "orders-2")
     await tamper(
         durable_url,
@@ -240,9 +240,9 @@ async def test_events_swapped_between_two_runs_are_found_in_both(durable_url: st
     assert {("orders-1", "CHANGED", 6), ("orders-2", "CHANGED", 6)} <= set(found)
 
 
-async def test_a_changed_constant_of_a_run_is_found(durable_url: str) -> None:
+async def test_changed_context_of_a_run_is_found(durable_url: str) -> None:
     columns = ("tenant_id", "project_id", "environment_id", "plan_id", "plan_version")
-    await make(durable_url, *columns)
+    await create_runs(durable_url, *columns)
     for column in columns:
         await tamper(durable_url, f"UPDATE run SET {column} = 'forged' WHERE run_id = '{column}'")
     found = brief(await findings(durable_url))
@@ -251,18 +251,18 @@ async def test_a_changed_constant_of_a_run_is_found(durable_url: str) -> None:
     assert {run_id for run_id, _, _ in found} == set(columns)
 
 
-async def test_a_run_under_another_name_is_found(durable_url: str) -> None:
-    await make(durable_url)
+async def test_renamed_run_is_found(durable_url: str) -> None:
+    await create_runs(durable_url)
     await tamper(durable_url, "UPDATE run SET run_id = 'orders-9' WHERE run_id = 'orders-1'")
     async with rw.open_log(durable_url) as log:
         assert ("orders-9", "CHANGED", 1) in brief([finding async for finding in log.verify()])
 
 
 @pytest.mark.parametrize("value", ['{"result":{"step":"forged"}}', 7, 1.5, "not JSON"])
-async def test_a_payload_of_another_kind_is_found_and_everything_else_goes_on(tmp_path: Any, value: object) -> None:
-    """SQLite takes any kind of value in any column: text is what somebody with a shell would write."""
+async def test_payload_of_the_wrong_type_is_one_finding(tmp_path: Any, value: object) -> None:
+    """SQLite accepts any type in any column; a manual edit in its shell would write text."""
     url = f"sqlite:///{tmp_path}/runs.db"
-    await make(url)
+    await create_runs(url)
     await tamper(url, f"UPDATE event SET payload = $1 WHERE run_key = {RUN} AND run_seq = 6", values=(value,))
     assert brief(await findings(url)) == [("orders-1", "CHANGED", 6)]
     async with rw.open_log(url) as log:
@@ -283,12 +283,12 @@ async def test_a_payload_of_another_kind_is_found_and_everything_else_goes_on(tm
         "hash = 'text'",
     ],
 )
-async def test_values_of_the_wrong_kind_are_a_finding_or_an_error_with_a_code(tmp_path: Any, change: str) -> None:
+async def test_values_of_the_wrong_type_are_findings_or_error_codes(tmp_path: Any, change: str) -> None:
     url = f"sqlite:///{tmp_path}/runs.db"
-    await make(url)
+    await create_runs(url)
     await tamper(url, f"UPDATE event SET {change} WHERE run_key = {RUN} AND run_seq = 6")
     async with rw.open_log(url) as log:
-        found = await result_or_code(every_finding(log))
+        found = await result_or_code(all_findings(log))
         assert found == "STORE_CORRUPT" or ("orders-1", "CHANGED", 6) in brief(found)
         await result_or_code(log.read("orders-1"))
         await result_or_code(log.read_all())
@@ -297,12 +297,12 @@ async def test_values_of_the_wrong_kind_are_a_finding_or_an_error_with_a_code(tm
         assert (await log.snapshot("orders-0")).status == "COMPLETED"
 
 
-async def every_finding(log: rw.RunLog) -> list[rw.Finding]:
+async def all_findings(log: rw.RunLog) -> list[rw.Finding]:
     return [finding async for finding in log.verify()]
 
 
 async def result_or_code(call: Awaitable[Any]) -> Any:
-    """What a call gives, or the code of its error; anything else it raises is for pytest to show."""
+    """Return the result of a call or the code of its error; other exceptions propagate and fail the test."""
     try:
         return await call
     except rw.RunwrightError as error:
@@ -312,7 +312,7 @@ async def result_or_code(call: Awaitable[Any]) -> Any:
 @pytest.mark.parametrize(
     "change", ["status = 'NONSENSE'", "enforcement = 'lax'", "summary = 'not JSON'", "summary = '{}'", "last_seq = 99"]
 )
-async def test_a_runs_row_that_makes_no_sense_is_answered_with_codes(durable_url: str, change: str) -> None:
+async def test_invalid_run_row_raises_only_errors_with_codes(durable_url: str, change: str) -> None:
     async with rw.open_log(durable_url) as log:
         await log.append(History("orders-1").started())
     await tamper(durable_url, f"UPDATE run SET {change} WHERE run_id = 'orders-1'")
@@ -321,17 +321,17 @@ async def test_a_runs_row_that_makes_no_sense_is_answered_with_codes(durable_url
         await result_or_code(log.list_runs())
         await result_or_code(log.read("orders-1"))
         await result_or_code(log.snapshot("orders-1"))
-        await result_or_code(every_finding(log))
+        await result_or_code(all_findings(log))
         await result_or_code(log.rebuild(check=True))
         await result_or_code(log.append([History("orders-1")("StepStarted", "a")]))
-        await log.append(History("orders-2").started())  # the other runs are as usable as ever
+        await log.append(History("orders-2").started())  # other runs are not affected
 
 
-# Erased by law
+# Redaction
 
 
-async def test_there_is_nothing_to_erase_where_there_is_no_payload(durable_url: str) -> None:
-    await make(durable_url)
+async def test_event_without_payload_cannot_be_redacted(durable_url: str) -> None:
+    await create_runs(durable_url)
     async with rw.open_log(durable_url) as log:
         with pytest.raises(rw.RunwrightError, match="Event 9 has no payload"):
             await log.redact("orders-1", 9)
@@ -339,8 +339,8 @@ async def test_there_is_nothing_to_erase_where_there_is_no_payload(durable_url: 
 
 
 @pytest.mark.parametrize("seq", [2, 6])
-async def test_an_erased_payload_is_one_finding_and_all_else_holds(durable_url: str, seq: int) -> None:
-    await make(durable_url)
+async def test_redacted_payload_is_one_finding_and_the_state_stays(durable_url: str, seq: int) -> None:
+    await create_runs(durable_url)
     async with rw.open_log(durable_url) as log:
         await log.redact("orders-1", seq)
         (finding,) = [finding async for finding in log.verify()]
@@ -359,7 +359,7 @@ async def test_an_erased_payload_is_one_finding_and_all_else_holds(durable_url: 
         assert (await log.rebuild(check=True)).different == []
 
 
-async def test_an_erased_payload_is_gone_from_the_store(durable_url: str) -> None:
+async def test_redacted_payload_is_gone_from_the_store(durable_url: str) -> None:
     event = History("orders-1")
     async with rw.open_log(durable_url) as log:
         engine_run = {"provider": "temporal", "workflowId": "private-name", "runId": "1"}
@@ -371,24 +371,24 @@ async def test_an_erased_payload_is_gone_from_the_store(durable_url: str) -> Non
         assert all(record.payload is None for record in await log.read("orders-1"))
 
 
-async def test_a_payload_is_erased_for_good_from_a_run_that_goes_on_meanwhile(durable_url: str) -> None:
+async def test_redaction_during_appends_is_permanent(durable_url: str) -> None:
     event = History("orders-1")
 
-    async def go_on() -> None:
+    async def append_steps() -> None:
         for number in range(20):
             await log.append([event("StepStarted", f"step-{number}")])
 
     async with rw.open_log(durable_url) as log:
         engine_run = {"provider": "temporal", "workflowId": "private-name", "runId": "1"}
         await log.append([event("RunQueued"), event("RunStarted", engineRun=engine_run)])
-        await asyncio.gather(log.redact("orders-1", 2), go_on())
+        await asyncio.gather(log.redact("orders-1", 2), append_steps())
         assert "private-name" not in (await log.find_run("orders-1")).summary_text
         assert (await log.rebuild(check=True)).different == []
         assert brief([finding async for finding in log.verify()]) == [("orders-1", "REDACTED", 2)]
 
 
-async def test_a_payload_that_was_filled_in_again_is_found(durable_url: str) -> None:
-    await make(durable_url)
+async def test_restored_redacted_payload_is_found(durable_url: str) -> None:
+    await create_runs(durable_url)
     async with rw.open_log(durable_url) as log:
         await log.redact("orders-1", 6)
     await tamper(
@@ -397,8 +397,8 @@ async def test_a_payload_that_was_filled_in_again_is_found(durable_url: str) -> 
     assert brief(await findings(durable_url)) == [("orders-1", "CHANGED", 6)]
 
 
-async def test_an_event_that_is_not_there_cannot_be_erased(durable_url: str) -> None:
-    await make(durable_url)
+async def test_missing_event_cannot_be_redacted(durable_url: str) -> None:
+    await create_runs(durable_url)
     async with rw.open_log(durable_url) as log:
         for seq in (0, -1, 10):
             with pytest.raises(rw.RunwrightError) as caught:
@@ -410,7 +410,7 @@ async def test_an_event_that_is_not_there_cannot_be_erased(durable_url: str) -> 
 # The summary
 
 
-async def test_a_changed_summary_is_found_and_mended(durable_url: str) -> None:
+async def test_changed_summary_is_found_and_repaired(durable_url: str) -> None:
     changes = {
         "another status": "summary = replace(summary, '\"COMPLETED\"', '\"FAILED\"')",
         "another count": "summary = replace(summary, ':3', ':4')",
@@ -421,14 +421,14 @@ async def test_a_changed_summary_is_found_and_mended(durable_url: str) -> None:
         "no workflow": "workflow_id = NULL",
         "provider's run": "provider_run_id = 'forged'",
     }
-    await make(durable_url, *changes)
+    await create_runs(durable_url, *changes)
     async with rw.open_log(durable_url) as log:
         before = [run.to_json() for run in (await log.list_runs()).runs]
     for name, change in changes.items():
         await tamper(durable_url, f"UPDATE run SET {change} WHERE run_id = $1", values=(name,))
-    assert await findings(durable_url) == []  # the histories themselves are as they were
+    assert await findings(durable_url) == []  # the histories are unchanged
     async with rw.open_log(durable_url) as log:
-        for _ in range(2):  # checking mends nothing
+        for _ in range(2):  # a check repairs nothing
             assert set((await log.rebuild(check=True)).different) == set(changes)
         report = await log.rebuild()
         assert report.runs == 3 + len(changes)
@@ -448,8 +448,8 @@ async def test_a_changed_summary_is_found_and_mended(durable_url: str) -> None:
         f"UPDATE event SET pos = (SELECT max(pos) + 1 FROM event) WHERE run_key = {RUN} AND run_seq = 5",
     ],
 )
-async def test_what_only_the_rows_say_cannot_be_edited_either(durable_url: str, edit: str) -> None:
-    await make(durable_url)
+async def test_edited_row_metadata_is_found(durable_url: str, edit: str) -> None:
+    await create_runs(durable_url)
     await tamper(durable_url, edit)
     found = await findings(durable_url)
     assert found

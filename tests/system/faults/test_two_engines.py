@@ -1,4 +1,4 @@
-"""Several processes on one store: one drives, others signal, and whoever is left takes over."""
+"""Several processes on one store: one drives a run, others send signals and take over when it is gone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def process(
     store: str, plan: dict[str, Any], run_id: str = "run-1", ttl: float = 30.0
 ) -> Iterator[subprocess.Popen[str]]:
-    """Another process that drives this run until it ends, or until it is killed."""
+    """Start another process that drives these runs until they end, or until it is killed."""
     arguments = [sys.executable, "-c", PROCESS, store, json.dumps(plan), run_id, str(ttl)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     other = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -68,7 +68,7 @@ def process(
         other.communicate()
 
 
-async def says(other: subprocess.Popen[str], text: str) -> None:
+async def expect_line(other: subprocess.Popen[str], text: str) -> None:
     assert other.stdout is not None
     line = await asyncio.to_thread(other.stdout.readline)
     assert line.strip() == text, other.stderr and other.stderr.read()
@@ -87,82 +87,82 @@ def two_steps(go: Path, notes: Path, **first: Any) -> dict[str, Any]:
 async def test_a_signal_from_another_process_acts_within_a_second(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with process(durable_url, two_steps(go, tmp_path / "notes")) as other:
-        await says(other, "started")
-        async with engine(durable_url) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
-            paused = await here.signal("run-1", "PAUSE")
+        await expect_line(other, "started")
+        async with engine(durable_url) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
+            paused = await operations.signal("run-1", "PAUSE")
             assert paused.engine_result == "PAUSED"
-            accepted = await wait_for_event(here, "run-1", "SignalAccepted", f"signal/{paused.signal_id}")
-            done = await wait_for_event(here, "run-1", "SignalProcessed", f"signal/{paused.signal_id}")
+            accepted = await wait_for_event(operations, "run-1", "SignalAccepted", f"signal/{paused.signal_id}")
+            done = await wait_for_event(operations, "run-1", "SignalProcessed", f"signal/{paused.signal_id}")
             assert to_micros(done.persisted_at) - to_micros(accepted.persisted_at) < 1_000_000
             go.touch()
-            await wait_for_event(here, "run-1", "StepCompleted", "a")
-            assert (await here.signal("run-1", "RESUME")).engine_result == "RESUMED"
-            assert (await wait_for_end(here, "run-1")).status == "COMPLETED"
-        await says(other, "COMPLETED")
+            await wait_for_event(operations, "run-1", "StepCompleted", "a")
+            assert (await operations.signal("run-1", "RESUME")).engine_result == "RESUMED"
+            assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
+        await expect_line(other, "COMPLETED")
 
 
 async def test_a_killed_process_is_replaced_at_once(durable_url: str, tmp_path: Path) -> None:
-    """On this machine its death can be seen; nobody waits for its lease of half a minute."""
+    """On the same machine the death of a process is visible, so its lease of 30 s need not expire."""
     go, notes = tmp_path / "go", tmp_path / "notes"
     with process(durable_url, two_steps(go, notes), ttl=30.0) as other:
-        await says(other, "started")
-        async with engine(durable_url, recover=True) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
+        await expect_line(other, "started")
+        async with engine(durable_url, recover=True) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
             other.kill()
             other.wait()
             go.touch()
             began = time.monotonic()
-            snapshot = await wait_for_end(here, "run-1")
+            snapshot = await wait_for_end(operations, "run-1")
             assert time.monotonic() - began < 15
-            done = await wait_for_event(here, "run-1", "StepCompleted", "a")
-            assert await here.result("run-1", "a") == 1
-            lines = await event_lines(here, "run-1")
+            done = await wait_for_event(operations, "run-1", "StepCompleted", "a")
+            assert await operations.result("run-1", "a") == 1
+            lines = await event_lines(operations, "run-1")
     assert snapshot.status == "COMPLETED"
     assert (done.logical_attempt_id, done.engine_attempt_id) == (1, 2)
     assert len(lines_of_types(lines, "StepCompleted")) == 2
     assert len(notes.read_text().splitlines()) == 1
 
 
-async def test_a_stopped_process_is_replaced_and_writes_nothing_when_it_goes_on(
-    durable_url: str, tmp_path: Path
-) -> None:
+async def test_replaced_process_writes_nothing_after_it_continues(durable_url: str, tmp_path: Path) -> None:
     go, notes = tmp_path / "go", tmp_path / "notes"
     with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
-        await says(other, "started")
-        async with engine(durable_url, recover=True) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
+        await expect_line(other, "started")
+        async with engine(durable_url, recover=True) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
             other.send_signal(signal.SIGSTOP)
             await asyncio.sleep(1.5)
             go.touch()
-            snapshot = await wait_for_end(here, "run-1")
-            records = await here.log.read("run-1")
+            snapshot = await wait_for_end(operations, "run-1")
+            records = await operations.log.read("run-1")
             other.send_signal(signal.SIGCONT)
-            await says(other, "COMPLETED")  # it sees how the run ended, elsewhere
+            await expect_line(other, "COMPLETED")  # it reads the end that the other process wrote
             assert other.wait(20) == 0
-            assert [record.event_id for record in await here.log.read("run-1")] == [
+            assert [record.event_id for record in await operations.log.read("run-1")] == [
                 record.event_id for record in records
             ]
-            assert [finding async for finding in here.log.verify("run-1")] == []
-            (late,) = [alert for alert in await here.log.alerts("run-1") if alert.code == "LATE_RESULT"]
-            assert (late.facts["stepId"], late.facts["engineAttemptId"]) == ("a", 1), "kept, and not applied"
+            assert [finding async for finding in operations.log.verify("run-1")] == []
+            (late,) = [alert for alert in await operations.log.alerts("run-1") if alert.code == "LATE_RESULT"]
+            assert (late.facts["stepId"], late.facts["engineAttemptId"]) == ("a", 1), (
+                "the alert is about another result"
+            )
     assert snapshot.status == "COMPLETED"
     assert len(notes.read_text().splitlines()) == 1
     assert {record.engine_attempt_id for record in records if record.event_type == "StepCompleted"} == {2}
 
 
-async def test_a_stopped_process_that_nobody_replaced_goes_on_by_itself(durable_url: str, tmp_path: Path) -> None:
-    """Ctrl-Z, lunch, fg."""
+async def test_stopped_process_continues_if_it_was_not_replaced(durable_url: str, tmp_path: Path) -> None:
+    """The lease expires while the process is stopped, as after Ctrl-Z and a later fg."""
     go, notes = tmp_path / "go", tmp_path / "notes"
     with process(durable_url, two_steps(go, notes), ttl=1.0) as other:
-        await says(other, "started")
-        async with engine(durable_url) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
+        await expect_line(other, "started")
+        async with engine(durable_url) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
         other.send_signal(signal.SIGSTOP)
         go.touch()
         await asyncio.sleep(2.0)
         other.send_signal(signal.SIGCONT)
-        await says(other, "COMPLETED")
+        await expect_line(other, "COMPLETED")
         assert other.wait(20) == 0
     assert len(notes.read_text().splitlines()) == 1
 
@@ -177,48 +177,44 @@ async def test_a_process_stopped_with_many_runs_loses_none_of_them(tmp_path: Pat
         "steps": [*steps, {"id": "w", "wait": "0.5s"}, {"id": "held", "python": wait_for_file_inputs(go)}],
     }
     with process(store, plan, ",".join(f"run-{n}" for n in range(20)), ttl=1.0) as other:
-        await says(other, "started")
+        await expect_line(other, "started")
         for _ in range(2):
             await asyncio.sleep(0.5)
             other.send_signal(signal.SIGSTOP)
             await asyncio.sleep(1.5)
             other.send_signal(signal.SIGCONT)
         go.touch()
-        await says(other, "COMPLETED")
+        await expect_line(other, "COMPLETED")
 
 
-async def test_a_run_that_is_asked_for_by_its_id_is_taken_over_when_its_lease_ends(
-    durable_url: str, tmp_path: Path
-) -> None:
-    """The process that drove it cannot be seen to be dead: it is stopped, or was on another machine."""
+async def test_start_by_id_takes_over_when_the_lease_expires(durable_url: str, tmp_path: Path) -> None:
+    """The owner is not visibly dead: it is stopped, or on another machine."""
     go, notes = tmp_path / "go", tmp_path / "notes"
     plan = two_steps(go, notes)
     with process(durable_url, plan, ttl=2.0) as other:
-        await says(other, "started")
-        async with engine(durable_url) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
+        await expect_line(other, "started")
+        async with engine(durable_url) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
             other.send_signal(signal.SIGSTOP)
             go.touch()
-            await here.start(here.load(plan), run_id="run-1")
-            assert (await wait_for_end(here, "run-1")).status == "COMPLETED"
+            await operations.start(operations.load(plan), run_id="run-1")
+            assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"
     assert len(notes.read_text().splitlines()) == 1
 
 
-async def test_a_cancel_that_was_accepted_before_the_process_died_is_carried_out(
-    durable_url: str, tmp_path: Path
-) -> None:
+async def test_accepted_cancel_is_executed_after_a_crash(durable_url: str, tmp_path: Path) -> None:
     plan = two_steps(tmp_path / "never", tmp_path / "notes", cancellable=False)
     with process(durable_url, plan) as other:
-        await says(other, "started")
-        async with engine(durable_url) as here:
-            await wait_for_event(here, "run-1", "StepStarted", "a")
-            decision = await here.signal("run-1", "CANCEL", reason="enough")
+        await expect_line(other, "started")
+        async with engine(durable_url) as operations:
+            await wait_for_event(operations, "run-1", "StepStarted", "a")
+            decision = await operations.signal("run-1", "CANCEL", reason="enough")
             assert (decision.decision, decision.engine_result) == ("ACCEPTED", None)  # the step may not be interrupted
         other.kill()
         other.wait()
-    async with engine(durable_url, recover=True) as here:
-        snapshot = await wait_for_end(here, "run-1")
-        lines = await event_lines(here, "run-1")
+    async with engine(durable_url, recover=True) as operations:
+        snapshot = await wait_for_end(operations, "run-1")
+        lines = await event_lines(operations, "run-1")
     assert (snapshot.status, snapshot.reason) == ("CANCELLED", "enough")
     assert lines[-4:] == [
         "StepSkipped b RUN_CANCELLED",
@@ -237,25 +233,23 @@ async def test_of_two_processes_with_one_run_exactly_one_drives(durable_url: str
     plan = {"plan": "p", "steps": steps}
     with process(durable_url, plan) as one, process(durable_url, plan) as other:
         for each in (one, other):
-            await says(each, "started")
+            await expect_line(each, "started")
         for each in (one, other):
-            await says(each, "COMPLETED")
+            await expect_line(each, "COMPLETED")
     written = [line.split()[0] for line in notes.read_text().splitlines()]
     assert written == [f"s{n}" for n in range(20)]
     async with rw.open_log(durable_url) as log:
         assert {record.engine_attempt_id for record in await log.read("run-1")} == {1}
 
 
-async def test_another_process_takes_a_run_up_only_when_it_is_asked_or_recovers(
-    durable_url: str, tmp_path: Path
-) -> None:
+async def test_abandoned_run_is_claimed_only_on_request(durable_url: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     plan = two_steps(go, tmp_path / "notes")
     with process(durable_url, plan) as other:
-        await says(other, "started")
+        await expect_line(other, "started")
     go.touch()
-    async with engine(durable_url) as here:
-        await run_plan(here, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})
-        assert (await here.log.snapshot("run-1")).status == "RUNNING"
-        await here.start(here.load(plan), run_id="run-1")
-        assert (await wait_for_end(here, "run-1")).status == "COMPLETED"
+    async with engine(durable_url) as operations:
+        await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})
+        assert (await operations.log.snapshot("run-1")).status == "RUNNING"
+        await operations.start(operations.load(plan), run_id="run-1")
+        assert (await wait_for_end(operations, "run-1")).status == "COMPLETED"

@@ -1,4 +1,4 @@
-"""Several processes on one store: nobody is locked out, a tail loses nothing, and a run has one driver."""
+"""Several processes on one store: none is locked out, a tail loses nothing, and a run has one driver."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 LENGTH = 150
 
 
-async def run_appenders(url: str, orders: list[list[str]]) -> None:
-    """Let appenders work side by side; none may fail or as much as complain."""
+async def run_appenders(url: str, commands: list[list[str]]) -> None:
+    """Run appenders concurrently; none may fail or write to stderr."""
 
     async def one(arguments: list[str]) -> tuple[int | None, str]:
         process = await asyncio.create_subprocess_exec(
@@ -32,12 +32,12 @@ async def run_appenders(url: str, orders: list[list[str]]) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        _, complaints = await process.communicate()
-        return process.returncode, complaints.decode()
+        _, errors = await process.communicate()
+        return process.returncode, errors.decode()
 
-    for status, complaints in await asyncio.gather(*(one([order[0], url, *order[1:]]) for order in orders)):
-        assert status == 0, complaints
-        assert not complaints
+    for status, errors in await asyncio.gather(*(one([command[0], url, *command[1:]]) for command in commands)):
+        assert status == 0, errors
+        assert not errors
 
 
 async def tail(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
@@ -51,7 +51,7 @@ async def tail(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
 
 
 async def page_through(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
-    """As a sink does it: small pages, and a cursor that is handed back."""
+    """Read like a sink: in small pages, each from the cursor of the one before."""
     found: list[rw.RunEventRecord] = []
     cursor = None
     while len(found) < count:
@@ -65,22 +65,20 @@ async def page_through(log: rw.RunLog, count: int) -> list[rw.RunEventRecord]:
 
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("runs", ["the same events", "the same runs", "runs of their own"])
-async def test_a_tail_sees_every_event_of_many_writers_once_and_in_order(
-    durable_url: str, processes: int, runs: str
-) -> None:
-    """The store does not exist when they start: they also race to make it."""
-    orders: list[list[str]] = []
+async def test_tail_returns_all_events_of_many_writers_in_order(durable_url: str, processes: int, runs: str) -> None:
+    """The store does not exist at the start: the writers also race to create it."""
+    commands: list[list[str]] = []
     for number in range(processes):
         prefix = "" if runs == "the same events" else f"p{number}-"
         names = [f"p{number}-run-{n}" if runs == "runs of their own" else f"run-{n}" for n in range(3)]
-        orders.append(["some", str(LENGTH), prefix, *names])
-    run_ids = {run_id for order in orders for run_id in order[3:]}
+        commands.append(["some", str(LENGTH), prefix, *names])
+    run_ids = {run_id for command in commands for run_id in command[3:]}
     writers_of_a_run = processes if runs == "the same runs" else 1
-    per_run = 2 + writers_of_a_run * (LENGTH - 2)  # the first two events are the run's, whoever brings them
+    per_run = 2 + writers_of_a_run * (LENGTH - 2)  # the first two events of a run are the same for all writers
 
     async with rw.open_log(durable_url) as log:
         readers = [asyncio.create_task(read(log, per_run * len(run_ids))) for read in (tail, page_through)]
-        await run_appenders(durable_url, orders)
+        await run_appenders(durable_url, commands)
         for reader in readers:
             assert_each_run_in_order(await asyncio.wait_for(reader, 30), run_ids, per_run)
         whole = await log.read_all(limit=1_000_000)
@@ -95,14 +93,14 @@ def assert_each_run_in_order(records: Sequence[rw.RunEventRecord], run_ids: set[
         assert [record.run_seq for record in records if record.run_id == run_id] == list(range(1, per_run + 1))
 
 
-async def test_opening_and_closing_in_many_processes_never_finds_the_store_locked(durable_url: str) -> None:
-    """The last to close a SQLite file tidies it up; whoever opens it at that moment must not notice."""
+async def test_concurrent_opens_and_closes_never_hit_a_lock(durable_url: str) -> None:
+    """The last process to close a SQLite file cleans it up, which must not fail a concurrent open."""
     await run_appenders(durable_url, [["reopen", "25", f"p{number}"] for number in range(4)])
     async with rw.open_log(durable_url) as log:
         assert len((await log.list_runs(limit=200)).runs) == 100
 
 
-async def test_processes_that_make_a_sqlite_file_at_the_same_moment_agree_on_it(tmp_path: Path) -> None:
+async def test_processes_can_create_one_sqlite_file_concurrently(tmp_path: Path) -> None:
     start = time.time() + 1
     await run_appenders(str(tmp_path), [["make", "25", f"p{number}", str(start)] for number in range(4)])
     for number in range(25):
@@ -110,11 +108,11 @@ async def test_processes_that_make_a_sqlite_file_at_the_same_moment_agree_on_it(
             assert len((await log.list_runs()).runs) == 4
 
 
-async def test_a_store_that_others_write_to_is_found_to_be_in_order(durable_url: str) -> None:
-    """What is checked moves on while it is read; that is no damage."""
-    orders = [["some", "200", f"p{number}-", "run-1", f"run-{number}"] for number in (2, 3)]
+async def test_verify_finds_nothing_while_others_write(durable_url: str) -> None:
+    """Events that are appended during a check are no damage."""
+    commands = [["some", "200", f"p{number}-", "run-1", f"run-{number}"] for number in (2, 3)]
     async with rw.open_log(durable_url) as log:
-        writing = asyncio.create_task(run_appenders(durable_url, orders))
+        writing = asyncio.create_task(run_appenders(durable_url, commands))
         rounds = 0
         while not writing.done() or rounds == 0:
             assert [finding async for finding in log.verify()] == []
@@ -123,54 +121,54 @@ async def test_a_store_that_others_write_to_is_found_to_be_in_order(durable_url:
         await writing
 
 
-# What one process knows of a run is out of date as soon as another appends. Nobody may notice.
+# The cache of one log is out of date as soon as another appends, which must not be visible.
 
 
-async def test_an_event_is_judged_on_what_another_process_appended(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append(event.started())
-        await there.append([event("StepStarted", "a")])
-        (receipt,) = await here.append([event("StepCompleted", "a")])
+async def test_append_is_validated_against_events_of_another_log(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as log, rw.open_log(durable_url) as other:
+        await log.append(event.started())
+        await other.append([event("StepStarted", "a")])
+        (receipt,) = await log.append([event("StepCompleted", "a")])
         assert (receipt.status, receipt.run_seq) == ("appended", 4)
 
 
-async def test_an_expected_seq_is_compared_with_what_another_process_appended(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append(event.started())
-        await there.append([event("StepStarted", "a")])
-        (receipt,) = await here.append([event("StepStarted", "b")], expected_seq=3)
+async def test_expected_seq_counts_events_of_another_log(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as log, rw.open_log(durable_url) as other:
+        await log.append(event.started())
+        await other.append([event("StepStarted", "a")])
+        (receipt,) = await log.append([event("StepStarted", "b")], expected_seq=3)
         assert receipt.run_seq == 4
 
 
-async def test_a_refusal_tells_how_far_another_process_brought_the_run(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append(event.started())
-        await there.append([event("StepStarted", "a")])
+async def test_refusal_reports_the_last_seq_of_another_log(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as log, rw.open_log(durable_url) as other:
+        await log.append(event.started())
+        await other.append([event("StepStarted", "a")])
         with pytest.raises(rw.AppendRefused) as caught:
-            await here.append([event("StepStarted", "b")], expected_seq=7)
+            await log.append([event("StepStarted", "b")], expected_seq=7)
         assert caught.value.facts["lastEventSeq"] == 3
 
 
-async def test_a_run_that_another_process_claimed_or_let_go_is_known_to_be(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append(event.started())
-        fence = await there.leases.claim_run("run-1", await there.leases.acquire("driver", 60))
+async def test_claim_and_release_by_another_log_take_effect(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as log, rw.open_log(durable_url) as other:
+        await log.append(event.started())
+        fence = await other.leases.claim_run("run-1", await other.leases.acquire("driver", 60))
         with pytest.raises(rw.AppendRefused) as caught:
-            await here.append([event("StepStarted", "a")])
+            await log.append([event("StepStarted", "a")])
         assert caught.value.code == "RUN_OWNED"
-        await here.append([event("StepStarted", "a")], fence=fence)
-        await there.leases.release_run("run-1", fence)
-        (receipt,) = await here.append([event("StepCompleted", "a")])
+        await log.append([event("StepStarted", "a")], fence=fence)
+        await other.leases.release_run("run-1", fence)
+        (receipt,) = await log.append([event("StepCompleted", "a")])
         assert receipt.run_seq == 4
 
 
-async def test_a_payload_that_another_process_erased_stays_out_of_the_summary(durable_url: str, event: History) -> None:
-    async with rw.open_log(durable_url) as here, rw.open_log(durable_url) as there:
-        await here.append([event("RunQueued"), event("RunStarted", engineRunRef="temporal://orders/secret-name/1")])
-        await there.redact("run-1", 2)
-        await here.append([event("StepStarted", "a")])
-        assert "secret-name" not in (await here.find_run("run-1")).summary_text
-        assert (await here.rebuild(check=True)).different == []
+async def test_summary_omits_a_payload_redacted_by_another_log(durable_url: str, event: History) -> None:
+    async with rw.open_log(durable_url) as log, rw.open_log(durable_url) as other:
+        await log.append([event("RunQueued"), event("RunStarted", engineRunRef="temporal://orders/secret-name/1")])
+        await other.redact("run-1", 2)
+        await log.append([event("StepStarted", "a")])
+        assert "secret-name" not in (await log.find_run("run-1")).summary_text
+        assert (await log.rebuild(check=True)).different == []
 
 
 # Drivers
@@ -186,24 +184,24 @@ class Driver:
         self.process = subprocess.Popen(
             [*within, *script, "known" if known else "unknown"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        epoch, expires_at = self.answer().split()
+        epoch, expires_at = self.read_answer().split()
         self.fence = rw.Fence(name, int(epoch))
         self.expires_at = int(expires_at)
 
-    def say(self, *words: object) -> None:
+    def send(self, *arguments: object) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
+        self.process.stdin.write(" ".join(map(str, arguments)).encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self) -> str:
+    def read_answer(self) -> str:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert line, "the driver died"
         return line.strip()
 
-    def ask(self, *words: object) -> str:
-        self.say(*words)
-        return self.answer()
+    def call(self, *arguments: object) -> str:
+        self.send(*arguments)
+        return self.read_answer()
 
     def __enter__(self) -> Driver:
         return self
@@ -214,9 +212,7 @@ class Driver:
 
 
 ROUNDS = 40
-can_see_who_lives = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="whether a process lives is only known where there is /proc"
-)
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="process identity needs /proc")
 
 
 @pytest.mark.parametrize("state", ["free", "of a dead driver"])
@@ -235,19 +231,19 @@ async def test_of_two_racing_drivers_exactly_one_wins(durable_url: str, state: s
                 run_id = f"run-{number}"
                 moment = time.time() + 0.01
                 for driver in (one, two):
-                    driver.say("claim", run_id, moment)
-                answers = [one.answer(), two.answer()]
+                    driver.send("claim", run_id, moment)
+                answers = [one.read_answer(), two.read_answer()]
                 assert sorted(answers) == ["RUN_OWNED", "won"]
                 winner, loser = (one, two) if answers[0] == "won" else (two, one)
                 for driver in (one, two):
-                    driver.say("append", run_id, driver.fence.owner)
-                assert (winner.answer(), loser.answer()) == ("appended", "STALE_FENCE")
+                    driver.send("append", run_id, driver.fence.owner)
+                assert (winner.read_answer(), loser.read_answer()) == ("appended", "STALE_FENCE")
                 assert (await log.read(run_id))[-1].step_id == winner.fence.owner
                 winners[winner.fence.owner] += 1
         assert winners.total() == ROUNDS
 
 
-async def test_what_is_due_is_handed_out_once(durable_url: str) -> None:
+async def test_each_due_run_is_claimed_by_one_driver(durable_url: str) -> None:
     async with rw.open_log(durable_url) as log:
         run_ids = [f"run-{number}" for number in range(60)]
         with ExitStack() as stack:
@@ -260,10 +256,10 @@ async def test_what_is_due_is_handed_out_once(durable_url: str) -> None:
                 await log.leases.release(gone)
                 moment = time.time() + 0.01
                 for driver in drivers:
-                    driver.say("due", moment)
-                shares = [driver.answer().split() for driver in drivers]
-                handed_out = [run_id for share in shares for run_id in share if run_id != "nothing"]
-                assert sorted(handed_out) == sorted(run_ids)
+                    driver.send("due", moment)
+                shares = [driver.read_answer().split() for driver in drivers]
+                claimed = [run_id for share in shares for run_id in share if run_id != "nothing"]
+                assert sorted(claimed) == sorted(run_ids)
                 run_ids = [f"again-{run_id}" for run_id in run_ids]
 
 
@@ -271,14 +267,14 @@ async def test_a_fence_is_stale_once_another_process_drives_the_run(durable_url:
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
         with Driver(durable_url, "slow", 0.5, known=False) as slow:
-            assert slow.ask("claim", "run-1", 0) == "won"
-            assert slow.ask("append", "run-1", "a") == "appended"
+            assert slow.call("claim", "run-1", 0) == "won"
+            assert slow.call("append", "run-1", "a") == "appended"
             lease = await log.leases.acquire("next", 60)
             fence = await claim_when_free(log, "run-1", lease)
-            assert slow.ask("append", "run-1", "b") == "STALE_FENCE"
-            assert slow.ask("claim", "run-1", 0) == "LEASE_LOST"
+            assert slow.call("append", "run-1", "b") == "STALE_FENCE"
+            assert slow.call("claim", "run-1", 0) == "LEASE_LOST"
             await log.append([event("StepCompleted", "a")], fence=fence)
-            assert slow.ask("append", "run-1", "c") == "STALE_FENCE"
+            assert slow.call("append", "run-1", "c") == "STALE_FENCE"
         assert [record.event_type for record in await log.read("run-1", after=2)] == ["StepStarted", "StepCompleted"]
 
 
@@ -292,18 +288,18 @@ async def claim_when_free(log: rw.RunLog, run_id: str, lease: rw.Lease) -> rw.Fe
         await asyncio.sleep(0.02)
 
 
-@can_see_who_lives
+@needs_proc
 @pytest.mark.parametrize("how", ["claim_run", "claim_due", "append"])
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "not yet reaped"])
 async def test_a_driver_that_was_killed_is_replaced_at_once(
     durable_url: str, event: History, how: str, reaped: bool
 ) -> None:
-    """Its lease would have lasted for an hour, but everybody here can see that it is dead."""
+    """The lease lasts for an hour, but other processes on this machine can see that the driver is dead."""
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
         lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "killed", 3600) as driver:
-            assert driver.ask("claim", "run-1", 0) == "won"
+            assert driver.call("claim", "run-1", 0) == "won"
             with pytest.raises(rw.RunwrightError) as caught:
                 await log.leases.claim_run("run-1", lease)
             assert caught.value.code == "RUN_OWNED"
@@ -322,19 +318,17 @@ async def test_a_driver_that_was_killed_is_replaced_at_once(
 
 
 def wait_until_dead(pid: int) -> None:
-    """Killed, but its parent has not asked how it ended: it is still listed, as a zombie."""
+    """Wait until the killed process is a zombie: dead, but still listed, because its parent has not reaped it."""
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
 
 
-async def test_without_a_known_process_a_killed_driver_is_replaced_when_its_lease_ends(
-    durable_url: str, event: History
-) -> None:
+async def test_unidentified_driver_is_replaced_when_its_lease_expires(durable_url: str, event: History) -> None:
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
         lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "killed", 0.5, known=False) as driver:
-            assert driver.ask("claim", "run-1", 0) == "won"
+            assert driver.call("claim", "run-1", 0) == "won"
             driver.process.kill()
             driver.process.wait()
             await claim_when_free(log, "run-1", lease)
@@ -350,16 +344,16 @@ def has_containers() -> bool:
     return subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode == 0
 
 
-async def test_a_driver_in_another_container_is_not_taken_for_dead(durable_url: str, event: History) -> None:
-    """Same machine, same boot, but process ids of its own: that we see no such process proves nothing."""
+async def test_driver_in_another_container_counts_as_alive(durable_url: str, event: History) -> None:
+    """In another process namespace, a missing process id does not prove that the driver is dead."""
     if not has_containers():
         pytest.skip("making a process namespace needs root and unshare")
     async with rw.open_log(durable_url) as log:
         await log.append(event.started())
         lease = await log.leases.acquire("next", 60)
         with Driver(durable_url, "elsewhere", 3600, within=CONTAINER) as driver:
-            assert driver.ask("claim", "run-1", 0) == "won"
+            assert driver.call("claim", "run-1", 0) == "won"
             with pytest.raises(rw.RunwrightError) as caught:
                 await log.leases.claim_run("run-1", lease)
             assert caught.value.code == "RUN_OWNED"
-            assert driver.ask("append", "run-1", "a") == "appended"
+            assert driver.call("append", "run-1", "a") == "appended"

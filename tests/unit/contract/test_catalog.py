@@ -1,4 +1,4 @@
-"""The catalogue holds every type that was agreed on, under its dotted name, at its level, from its role."""
+"""The catalogue contains every agreed type with its dotted name, level and role."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ LIFECYCLE = [
 
 
 @pytest.mark.parametrize(("name", "dotted", "level", "role"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_type_is_catalogued_as_agreed(name: str, dotted: str, level: str, role: str) -> None:
+def test_each_agreed_type_is_in_the_catalogue(name: str, dotted: str, level: str, role: str) -> None:
     kind = CATALOG[name]
     assert (kind.name, kind.dotted, kind.level, kind.role) == (name, dotted, level, role)
     assert kind.summary
@@ -84,11 +84,11 @@ def test_a_type_is_catalogued_as_agreed(name: str, dotted: str, level: str, role
     assert issubclass(kind.payload, msgspec.Struct)
 
 
-def test_the_catalogue_holds_nothing_else() -> None:
-    """Beyond the design's table: what the engine did about a signal, and that it waits for a second person
-    (docs/decisions)."""
-    ours = ("SignalProcessed", "SignalRevisionRequired")
-    assert [name for name in CATALOG if name not in ours] == [row[0] for row in ROWS]
+def test_the_catalogue_has_no_unexpected_types() -> None:
+    """Two types are not in the table of the design: the engine processed a signal, and a signal waits for a
+    confirmation (docs/decisions)."""
+    additional = ("SignalProcessed", "SignalRevisionRequired")
+    assert [name for name in CATALOG if name not in additional] == [row[0] for row in ROWS]
     assert set(LIFECYCLE) <= CATALOG.keys()
 
 
@@ -98,19 +98,19 @@ def test_only_the_three_ends_of_a_run_share_a_dotted_name() -> None:
     assert dotted.count("playbook.finished") == 3
 
 
-def test_what_others_may_write_into_a_run_that_is_driven() -> None:
-    """What they decided on signals, and what comes after its end. All else is for whoever drives it to say."""
-    beside = {name for name, kind in CATALOG.items() if kind.from_anyone}
-    assert beside == {"SignalAccepted", "SignalRejected", "SignalRevisionRequired", "RunArchived"}
+def test_only_these_types_may_be_written_by_other_processes() -> None:
+    """Other processes write signal decisions and the archiving of an ended run; all else is up to the driver."""
+    from_anyone = {name for name, kind in CATALOG.items() if kind.from_anyone}
+    assert from_anyone == {"SignalAccepted", "SignalRejected", "SignalRevisionRequired", "RunArchived"}
 
 
-def test_types_from_elsewhere_are_at_their_first_version() -> None:
+def test_unknown_types_have_schema_version_1() -> None:
     assert schema_version_of("SomethingNew") == 1
     assert schema_version_of("RunStarted") == 2
 
 
 @pytest.mark.parametrize("name", CATALOG)
-async def test_every_type_may_come_without_a_payload_and_with_keys_of_its_own(name: str) -> None:
+async def test_every_type_accepts_missing_payloads_and_extra_keys(name: str) -> None:
     run = rw.new_run("run-1", "orders")
     step_id = None if CATALOG[name].level == "run" else "a"
     events = [

@@ -1,7 +1,7 @@
-"""The envelope of RunEvents v2.0.1: every rule of its sections 2 to 5, as a producer meets it.
+"""The envelope of RunEvents v2.0.1: every rule of its sections 2 to 5, from the side of a producer.
 
-Each event goes to the log as the JSON line that a producer in any language would send, and is right in
-everything but the one thing that the test is about; its key is computed to fit.
+Each event is sent to the log as the JSON line of a producer in any language. It is valid except for the one
+property that the test is about; its key is computed from its fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FREE_TEXT = [
 
 
 def document(event_type: str = "SomethingNew", step_id: str | None = "load", **changes: Any) -> dict[str, Any]:
-    """A whole event as JSON data, with changes made to it; None takes a field out. The key fits what is there."""
+    """Create an event as JSON data with changed fields; None removes a field. The key is computed from the rest."""
     event = rw.new_event(event_type, RUN, step_id=step_id, emitted_at="2026-01-31T08:00:00Z")
     content: dict[str, Any] = {**json.loads(msgspec.json.encode(event)), **changes}
     content = {name: value for name, value in content.items() if value is not None}
@@ -57,7 +57,7 @@ def line(content: dict[str, Any], payload: str | None = None) -> bytes:
 
 
 async def offer(data: bytes | rw.RunEventWrite, **options: Any) -> rw.Receipt | rw.Refusal:
-    """Send one event to a new log. Whatever is refused must have left nothing behind."""
+    """Send one event to a new log. A refused event must not have written anything."""
     async with rw.open_log("memory://", **options) as log:
         (outcome,) = await log.ingest([data])
         written = (await log.read_all()).records
@@ -67,7 +67,7 @@ async def offer(data: bytes | rw.RunEventWrite, **options: Any) -> rw.Receipt | 
 
 
 async def accept(data: bytes | rw.RunEventWrite) -> rw.RunEventRecord:
-    """Send one event that must get in, and read it back."""
+    """Send one event that must be accepted, and read it back."""
     async with rw.open_log("memory://") as log:
         (outcome,) = await log.ingest([data])
         assert isinstance(outcome, rw.Receipt), outcome
@@ -78,18 +78,18 @@ async def accept(data: bytes | rw.RunEventWrite) -> rw.RunEventRecord:
 async def refuse(
     data: bytes | rw.RunEventWrite, field: str | None = None, code: str = "SCHEMA_VALIDATION_FAILED", **options: Any
 ) -> rw.Refusal:
-    """Send one event that must be refused, with this code, in words that name the field."""
+    """Send one event that must be refused, with this code and a message that names the field."""
     outcome = await offer(data, **options)
     assert isinstance(outcome, rw.Refusal), outcome
     assert (outcome.status, outcome.code) == ("refused", code)
     if field is not None:
         assert field in outcome.detail
     again = await offer(data, **options)
-    assert again == outcome  # the same event against the same log is refused in the same words
+    assert again == outcome  # The refusal is deterministic.
     return outcome
 
 
-async def test_a_whole_event_is_accepted_and_comes_back_as_sent() -> None:
+async def test_a_complete_event_is_accepted_and_read_as_sent() -> None:
     sent = document(
         "StepStarted",
         emittedBy="worker-7",
@@ -108,7 +108,7 @@ async def test_a_whole_event_is_accepted_and_comes_back_as_sent() -> None:
     assert got.keys() - sent.keys() == {"payload", "runSeq", "persistedAt", "hash"}
 
 
-# Section 2.1: what must be there
+# Section 2.1: required fields
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -119,18 +119,18 @@ async def test_an_event_that_lacks_a_required_field_is_refused(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-async def test_null_does_not_stand_in_for_a_required_field(name: str) -> None:
+async def test_null_in_a_required_field_is_refused(name: str) -> None:
     await refuse(line({**document(), name: None}), name)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED_TEXT, *OPTIONAL_TEXT])
-async def test_no_text_of_the_envelope_is_empty(name: str) -> None:
+async def test_empty_text_in_the_envelope_is_refused(name: str) -> None:
     await refuse(line(document(**{name: ""})), name)
 
 
 @pytest.mark.parametrize("name", [*REQUIRED_TEXT, *OPTIONAL_TEXT])
 @pytest.mark.parametrize("value", [1, 1.5, True, ["x"], {"x": "y"}])
-async def test_text_is_text(name: str, value: Any) -> None:
+async def test_other_types_in_text_fields_are_refused(name: str, value: Any) -> None:
     await refuse(line({**document(), name: value}), name)
 
 
@@ -162,7 +162,7 @@ async def test_an_optional_field_may_be_null(name: str) -> None:
         "5f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6",
         "5f2b6c1g-8a34-4b0f-9c7d-1e2f3a4b5c6d",
         "５f2b6c1e-8a34-4b0f-9c7d-1e2f3a4b5c6d",
-        "01234567-89ab-cdef-0123-456789abcdef",  # the one in the seed's own example
+        "01234567-89ab-cdef-0123-456789abcdef",  # from the example of the original contract
         "event-1",
     ],
 )
@@ -171,7 +171,7 @@ async def test_an_event_id_that_is_no_uuid_v4_is_refused(event_id: str) -> None:
     assert refusal.facts == {"field": "eventId"}
 
 
-async def test_an_event_id_in_capitals_is_the_same_id_in_small_letters() -> None:
+async def test_event_ids_are_compared_in_lower_case() -> None:
     event_id = "5F2B6C1E-8A34-4B0F-9C7D-1E2F3A4B5C6D"
     upper = line(document("RunQueued", None, eventId=event_id))
     async with rw.open_log("memory://") as log:
@@ -198,7 +198,7 @@ async def test_an_event_id_in_capitals_is_the_same_id_in_small_letters() -> None
         "2016-12-31T23:59:60Z",
     ],
 )
-async def test_a_time_in_utc_is_accepted_and_kept_as_written(text: str) -> None:
+async def test_a_time_in_utc_is_accepted_and_stored_as_written(text: str) -> None:
     assert (await accept(line(document(emittedAt=text)))).emitted_at == text
 
 
@@ -224,18 +224,18 @@ async def test_any_other_time_is_refused(text: str) -> None:
     assert refusal.facts == {"field": "emittedAt"}
 
 
-# Section 2.2: who has a stepId
+# Section 2.2: stepId by level
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CATALOG.items() if kind.level == "run"])
-async def test_an_event_about_the_run_has_no_step_id(name: str) -> None:
+async def test_a_run_level_event_with_a_step_id_is_refused(name: str) -> None:
     assert (await refuse(line(document(name, "load")), "stepId")).facts == {"field": "stepId"}
     outcome = await offer(line(document(name, None)))
     assert isinstance(outcome, rw.Receipt) or outcome.code == "INVALID_TRANSITION"
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CATALOG.items() if kind.level == "step"])
-async def test_an_event_about_a_step_names_it(name: str) -> None:
+async def test_a_step_level_event_without_a_step_id_is_refused(name: str) -> None:
     assert (await refuse(line(document(name, None)), "stepId")).facts == {"field": "stepId"}
     await refuse(line(document(name, stepId="")), "stepId")
     outcome = await offer(line(document(name, "load")))
@@ -254,21 +254,21 @@ async def test_any_other_event_may_name_an_entity(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logicalAttemptId", "engineAttemptId"])
 @pytest.mark.parametrize("value", ["0", "-1", "2147483648", "9" * 30, "9" * 6000, "1.0", "1.5", "1e0", "true", '"1"'])
-async def test_an_attempt_is_a_whole_number_from_one_on(name: str, value: str) -> None:
+async def test_an_attempt_that_is_no_positive_integer_is_refused(name: str, value: str) -> None:
     text = json.dumps(document(**{name: 424242})).replace("424242", value)
     await refuse(text.encode(), name)
 
 
 @pytest.mark.parametrize("name", ["logicalAttemptId", "engineAttemptId"])
 @pytest.mark.parametrize("value", [1, 10, 2**31 - 1])
-async def test_attempts_count_from_one_up(name: str, value: int) -> None:
+async def test_attempts_from_1_to_the_maximum_are_accepted(name: str, value: int) -> None:
     record = await accept(line(document(**{name: value})))
     assert value in (record.logical_attempt_id, record.engine_attempt_id)
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1"])
 @pytest.mark.parametrize("name", ["attempt", "engine_attempt"])
-async def test_python_numbers_that_are_no_whole_numbers_are_refused_too(name: str, value: Any) -> None:
+async def test_python_attempts_that_are_no_integers_are_refused(name: str, value: Any) -> None:
     """`True` would be hashed as "True" and stored as 1: the key in the log would belong to no event."""
     async with rw.open_log("memory://") as log:
         with pytest.raises(rw.RunwrightError) as caught:
@@ -277,25 +277,25 @@ async def test_python_numbers_that_are_no_whole_numbers_are_refused_too(name: st
         assert (await log.read_all()).records == []
 
 
-# Section 3.1: the bar
+# Section 3.1: the separator |
 
 
 @pytest.mark.parametrize("name", ["runId", "eventType", "planId", "planVersion", "stepId"])
 @pytest.mark.parametrize("value", ["|", "a|b", "|a", "a|"])
-async def test_the_bar_is_refused_where_it_would_blur_the_key(name: str, value: str) -> None:
+async def test_the_separator_is_refused_in_key_fields(name: str, value: str) -> None:
     refusal = await refuse(line(document(**{name: value})), name)
     assert refusal.facts == {"field": name}
 
 
 @pytest.mark.parametrize("name", ["tenantId", "projectId", "environmentId", "emittedBy", "foreignEventId"])
-async def test_the_bar_is_an_ordinary_character_elsewhere(name: str) -> None:
+async def test_the_separator_is_accepted_in_other_fields(name: str) -> None:
     await accept(line(document(**{name: "a|b"})))
 
 
 # Section 3.1: the key
 
 
-async def test_a_key_that_does_not_belong_to_the_event_is_refused_and_the_right_one_named() -> None:
+async def test_a_wrong_key_is_refused_with_the_expected_key() -> None:
     right = document()["idempotencyKey"]
     other = rw.idempotency_key("run-1", "load", 2, "SomethingNew", "orders", "3")
     changed = ("0" if right[0] != "0" else "1") + right[1:]
@@ -306,7 +306,7 @@ async def test_a_key_that_does_not_belong_to_the_event_is_refused_and_the_right_
 
 
 @pytest.mark.parametrize("name", ["tenantId", "projectId", "environmentId", "engineAttemptId"])
-async def test_a_key_over_more_than_the_six_fields_is_refused(name: str) -> None:
+async def test_a_key_over_more_than_six_fields_is_refused(name: str) -> None:
     content = document()
     values = [str(content[field]) for field in (*KEY_FIELDS, name)]
     await refuse(line(document(idempotencyKey=sha256("|".join(values).encode()).hexdigest())), "idempotencyKey")
@@ -332,11 +332,11 @@ async def test_a_key_over_more_than_the_six_fields_is_refused(name: str) -> None
         ("x", None),
     ],
 )
-async def test_a_field_that_the_envelope_does_not_have_is_refused(name: str, value: Any) -> None:
+async def test_an_unknown_envelope_field_is_refused(name: str, value: Any) -> None:
     await refuse(line({**document(), name: value}), name)
 
 
-# Text that cannot be stored everywhere
+# Text that some stores cannot represent
 
 
 @pytest.mark.parametrize("name", FREE_TEXT)
@@ -352,13 +352,13 @@ async def test_lone_surrogates_are_refused_in_every_text(name: str, value: str) 
 
 
 @pytest.mark.parametrize("name", ["run_id", "plan_id", "tenant_id", "step_id", "emitted_by"])
-async def test_lone_surrogates_are_refused_from_python_as_well(name: str) -> None:
+async def test_lone_surrogates_in_python_events_are_refused(name: str) -> None:
     good = rw.new_event("SomethingNew", RUN, step_id="load", emitted_by="me")
     await refuse(msgspec.structs.replace(good, **{name: "a\ud800b"}), "surrogate")
 
 
 @pytest.mark.parametrize("name", FREE_TEXT)
-async def test_any_other_text_is_kept_as_it_is(name: str) -> None:
+async def test_other_unusual_text_is_stored_unchanged(name: str) -> None:
     odd = " é e\u0301 \u00a0 \u200b \U00020bb7 \t\r\n \x01 \x7f \\ \" ' % ; -- "
     record = await accept(line(document(**{name: odd})))
     assert json.loads(msgspec.json.encode(record))[name] == odd
@@ -367,18 +367,18 @@ async def test_any_other_text_is_kept_as_it_is(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "longest"), [*((name, MAX_ID_CHARS) for name in FREE_TEXT if name != "stepId"), ("stepId", MAX_STEP_CHARS)]
 )
-async def test_text_has_a_greatest_length(name: str, longest: int) -> None:
+async def test_text_above_the_length_limit_is_refused(name: str, longest: int) -> None:
     await accept(line(document(**{name: "é" * longest})))
     assert (await refuse(line(document(**{name: "é" * (longest + 1)})), name)).facts == {"field": name}
 
 
-async def test_a_time_is_not_as_long_as_its_sender_likes() -> None:
-    """The run's row keeps the times of its start and end, and rows are small."""
+async def test_a_time_above_the_length_limit_is_refused() -> None:
+    """Times are limited because the start and end of a run are stored on its row, which must stay small."""
     await accept(line(document(emittedAt=f"2026-01-31T08:00:00.{'1' * 12}Z")))
     await refuse(line(document(emittedAt=f"2026-01-31T08:00:00.{'1' * MAX_ID_CHARS}Z")), "emittedAt")
 
 
-# What is no event at all
+# Input that is not an event
 
 
 @pytest.mark.parametrize(
@@ -408,11 +408,11 @@ async def test_a_time_is_not_as_long_as_its_sender_likes() -> None:
     ],
     ids=lambda data: repr(data[:12]),
 )
-async def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+async def test_input_that_is_no_json_object_is_refused(data: bytes) -> None:
     await refuse(data)
 
 
-async def test_a_line_holds_one_event_and_nothing_else() -> None:
+async def test_a_line_that_is_not_exactly_one_event_is_refused() -> None:
     good = line(document())
     await refuse(good + good)
     await refuse(good + b"x")
@@ -427,25 +427,25 @@ async def test_a_line_holds_one_event_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("payload", ["[]", "[{}]", '"text"', "1", "1.5", "true", "false"])
-async def test_a_payload_is_an_object(payload: str) -> None:
+async def test_a_payload_that_is_no_object_is_refused(payload: str) -> None:
     for name in ("SomethingNew", "StepDelayed"):
         assert (await refuse(line(document(name), payload), "payload")).facts == {"field": "payload"}
 
 
-async def test_a_payload_may_be_left_out_empty_or_null() -> None:
+async def test_a_payload_may_be_omitted_empty_or_null() -> None:
     assert (await accept(line(document()))).payload is None
     assert (await accept(line(document(), "null"))).payload is None
     assert (await accept(line(document(), "{}"))).payload == {}
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-", "01", "+1", ".5", "0x1"])
-async def test_numbers_that_json_or_the_machine_cannot_hold_are_refused(number: str) -> None:
+async def test_invalid_and_infinite_payload_numbers_are_refused(number: str) -> None:
     await refuse(line(document(), f'{{"n": {number}}}'))
     await refuse(line(document(), f'{{"n": [{{"m": {number}}}]}}'))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-async def test_python_numbers_that_are_not_finite_are_refused_not_turned_into_null(value: float) -> None:
+async def test_python_numbers_that_are_not_finite_are_refused(value: float) -> None:
     for payload in ({"n": value}, {"n": [{"m": value}]}):
         with pytest.raises(rw.RunwrightError) as caught:
             rw.new_event("SomethingNew", RUN, payload=payload)
@@ -453,7 +453,7 @@ async def test_python_numbers_that_are_not_finite_are_refused_not_turned_into_nu
 
 
 @pytest.mark.parametrize("payload", [{"n": object()}, {"n": {1j}}, {"n": "\ud800"}, {"n": 2**70}])
-async def test_a_python_payload_is_written_or_refused_with_a_code(payload: dict[str, Any]) -> None:
+async def test_a_python_payload_is_stored_or_refused_with_a_code(payload: dict[str, Any]) -> None:
     try:
         event = rw.new_event("SomethingNew", RUN, payload=payload)
     except rw.RunwrightError as error:
@@ -478,11 +478,11 @@ async def test_a_python_payload_is_written_or_refused_with_a_code(payload: dict[
     ],
 )
 @pytest.mark.parametrize("name", ["SomethingNew", "StepDelayed"])
-async def test_text_in_a_payload_is_text(name: str, payload: str) -> None:
+async def test_invalid_text_in_a_payload_is_refused(name: str, payload: str) -> None:
     await refuse(line(document(name), payload))
 
 
-async def test_a_backslash_before_u0000_is_only_a_backslash() -> None:
+async def test_an_escaped_backslash_before_u0000_is_accepted() -> None:
     record = await accept(line(document(), r'{"path": "C:\\u0000"}'))
     assert record.payload == {"path": r"C:\u0000"}
 
@@ -490,7 +490,9 @@ async def test_a_backslash_before_u0000_is_only_a_backslash() -> None:
 @pytest.mark.parametrize("inner", ["1", '"x"', r'"\u0000"', r'"\ud800"'])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 @pytest.mark.parametrize("depth", [60, 200, 400, 490, 600, 900, 990, 5_000, 100_000])
-async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: str, closing: str, inner: str) -> None:
+async def test_payloads_of_any_depth_are_accepted_or_refused(
+    depth: int, opening: str, closing: str, inner: str
+) -> None:
     data = line(document(), f'{{"deep": {opening * depth}{inner}{closing * depth}}}')
     outcome = await offer(data)
     if isinstance(outcome, rw.Refusal):
@@ -502,10 +504,10 @@ async def test_however_deep_a_payload_is_it_gets_an_answer(depth: int, opening: 
 
 
 @pytest.mark.parametrize("depth", [60, 200, 400, 600, 900, 960, 990, 1_500])
-async def test_how_deep_a_payload_may_be_does_not_depend_on_who_calls(depth: int) -> None:
-    """A refusal is a function of the log and the event, not of how much stack its sender has used."""
+async def test_the_depth_limit_does_not_depend_on_the_callers_stack(depth: int) -> None:
+    """A refusal depends on the log and the event, not on the stack depth of the caller."""
     data = line(document(), f'{{"deep": {"[" * depth}{"]" * depth}}}')
-    assert await offer_code(data) == await from_further_down(400, lambda: offer_code(data))
+    assert await offer_code(data) == await call_with_deep_stack(400, lambda: offer_code(data))
 
 
 async def offer_code(data: bytes) -> str:
@@ -513,18 +515,18 @@ async def offer_code(data: bytes) -> str:
     return outcome.code if isinstance(outcome, rw.Refusal) else "appended"
 
 
-async def from_further_down(frames: int, call: Callable[[], Any]) -> Any:
-    return await from_further_down(frames - 1, call) if frames else await call()
+async def call_with_deep_stack(frames: int, call: Callable[[], Any]) -> Any:
+    return await call_with_deep_stack(frames - 1, call) if frames else await call()
 
 
-async def test_whole_numbers_of_any_sensible_size_are_kept() -> None:
+async def test_large_integers_are_stored_exactly() -> None:
     record = await accept(line(document(), f'{{"n": {"9" * 300}, "m": -{"9" * 40}}}'))
     assert record.payload == {"n": int("9" * 300), "m": -int("9" * 40)}
     outcome = await offer(line(document(), f'{{"n": {"9" * 100_000}}}'))
     assert isinstance(outcome, rw.Receipt) or outcome.code == "SCHEMA_VALIDATION_FAILED"
 
 
-async def test_a_payload_of_a_mebibyte_is_accepted_and_one_byte_more_is_not() -> None:
+async def test_a_payload_above_one_mebibyte_is_refused() -> None:
     largest = f'{{"a": "{"x" * (MAX_PAYLOAD_BYTES - 9)}"}}'
     assert len(largest) == MAX_PAYLOAD_BYTES == 2**20
     assert len((await accept(line(document(), largest))).raw_payload) == 2**20
@@ -534,7 +536,7 @@ async def test_a_payload_of_a_mebibyte_is_accepted_and_one_byte_more_is_not() ->
         assert refusal.facts == {"field": "payload"}
 
 
-async def test_the_payloads_limit_can_be_set() -> None:
+async def test_the_payload_limit_can_be_configured() -> None:
     await refuse(line(document(), '{"a": "0123456789"}'), "payload", code="PAYLOAD_TOO_LARGE", payload_limit=18)
     assert isinstance(await offer(line(document(), '{"a": "0123456789"}'), payload_limit=19), rw.Receipt)
 
@@ -575,15 +577,17 @@ async def test_the_payloads_limit_can_be_set() -> None:
         ("RunArchived", {"uri": 1}, "uri"),
     ],
 )
-async def test_a_known_field_of_a_payload_has_its_type(event_type: str, payload: dict[str, Any], field: str) -> None:
+async def test_a_known_payload_field_of_the_wrong_type_is_refused(
+    event_type: str, payload: dict[str, Any], field: str
+) -> None:
     step_id = None if CATALOG[event_type].level == "run" else "load"
     refusal = await refuse(line(document(event_type, step_id), json.dumps(payload)), f"payload.{field}")
     assert event_type in refusal.detail
     assert refusal.facts == {"field": "payload"}
 
 
-async def test_a_payload_is_judged_only_if_the_event_is_not_there_already() -> None:
-    """A retry of what is in the log must succeed, whatever it carries this time."""
+async def test_the_payload_of_a_duplicate_is_not_validated() -> None:
+    """A retry of an event that is in the log must succeed, even with another payload."""
     async with rw.open_log("memory://") as log:
         await log.ingest([line(document("RunQueued", None))])
         (again,) = await log.ingest([line(document("RunQueued", None), '{"approvalRequired": "yes"}')])
@@ -592,7 +596,7 @@ async def test_a_payload_is_judged_only_if_the_event_is_not_there_already() -> N
         assert again.status == "duplicate"
 
 
-async def test_a_python_event_with_bytes_that_are_no_payload_is_refused() -> None:
+async def test_a_python_event_with_an_invalid_raw_payload_is_refused() -> None:
     good = rw.new_event("SomethingNew", RUN)
     for raw in (b"{", b"[]", b"{}{}", b"\xff", b'{"a": NaN}', b"x", b" "):
         await refuse(msgspec.structs.replace(good, raw_payload=msgspec.Raw(raw)), "payload")
@@ -602,7 +606,7 @@ async def test_a_python_event_with_bytes_that_are_no_payload_is_refused() -> Non
 
 
 @pytest.mark.parametrize(("event_type", "version"), [("RunStarted", 3), ("RunQueued", 2), ("RunQueued", 2**40)])
-async def test_a_version_from_the_future_is_refused(event_type: str, version: int) -> None:
+async def test_a_newer_schema_version_is_refused(event_type: str, version: int) -> None:
     content = document(event_type, None, schemaVersion=version)
     refusal = await refuse(
         line(content), f"schemaVersion {CATALOG[event_type].schema_version}", "SCHEMA_VERSION_UNKNOWN"
@@ -611,24 +615,24 @@ async def test_a_version_from_the_future_is_refused(event_type: str, version: in
 
 
 @pytest.mark.parametrize("version", ["0", "-1", "9" * 30])
-async def test_a_version_that_cannot_be_is_refused_for_any_type(version: str) -> None:
+async def test_an_impossible_schema_version_is_refused(version: str) -> None:
     for event_type in ("RunQueued", "SomethingNew"):
         text = json.dumps(document(event_type, None, schemaVersion=424242)).replace("424242", version)
         await refuse(text.encode(), "schemaVersion", "SCHEMA_VERSION_UNKNOWN")
 
 
 @pytest.mark.parametrize("version", ["1.0", "true", '"1"', "[]"])
-async def test_a_version_is_a_whole_number(version: str) -> None:
+async def test_a_schema_version_that_is_no_integer_is_refused(version: str) -> None:
     text = json.dumps(document(schemaVersion=424242)).replace("424242", version)
     await refuse(text.encode(), "schemaVersion")
 
 
-async def test_an_event_that_says_no_version_is_of_the_newest() -> None:
+async def test_an_event_without_a_version_has_the_newest() -> None:
     assert (await accept(line(document("RunStarted", None)))).schema_version == 2
     assert (await accept(line(document("RunQueued", None)))).schema_version == 1
     assert (await accept(line(document("SomethingNew")))).schema_version == 1
     assert (await accept(line(document("RunStarted", None, schemaVersion=1)))).schema_version == 1
 
 
-async def test_types_from_elsewhere_have_versions_of_their_own() -> None:
+async def test_unknown_types_may_have_any_schema_version() -> None:
     assert (await accept(line(document("SomethingNew", schemaVersion=17)))).schema_version == 17

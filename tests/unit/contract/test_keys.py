@@ -1,4 +1,4 @@
-"""The idempotency key: exactly the formula of RunEvents v2.0.1, checked against a program that is not ours."""
+"""The idempotency key: the formula of RunEvents v2.0.1, checked against an independent program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fields(vector: dict[str, Any]) -> tuple[str, str | None, int, str, str, str]
 
 
 def sha256_of(data: bytes) -> str:
-    """The digest as the system's own program computes it."""
+    """Compute the digest with the program of the operating system."""
     program = ["sha256sum"] if shutil.which("sha256sum") else ["shasum", "-a", "256"]
     if shutil.which(program[0]) is None:
         pytest.skip("neither sha256sum nor shasum is installed")
@@ -53,19 +53,19 @@ each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vect
 
 
 @each_vector
-def test_a_golden_vector_holds_by_an_independent_program(vector: dict[str, Any]) -> None:
+def test_an_independent_program_confirms_each_vector(vector: dict[str, Any]) -> None:
     assert sha256_of(vector["preimage"].encode("utf-8")) == vector["expectedSha256Hex"]
 
 
 @each_vector
-def test_our_key_and_preimage_are_those_of_the_golden_vector(vector: dict[str, Any]) -> None:
+def test_key_and_preimage_match_the_golden_vector(vector: dict[str, Any]) -> None:
     assert preimage(*fields(vector)) == vector["preimage"]
     assert rw.idempotency_key(*fields(vector)) == vector["expectedSha256Hex"]
     assert key_bytes(*fields(vector)) == bytes.fromhex(vector["expectedSha256Hex"])
 
 
 @each_vector
-def test_a_golden_preimage_is_its_six_fields_and_five_bars(vector: dict[str, Any]) -> None:
+def test_a_golden_preimage_joins_six_fields_with_bars(vector: dict[str, Any]) -> None:
     run_id, step_id, attempt, *rest = fields(vector)
     assert vector["stepIdNormalized"] == ("RUN" if step_id is None else step_id)
     assert vector["preimage"].split("|") == [run_id, vector["stepIdNormalized"], str(attempt), *rest]
@@ -73,7 +73,7 @@ def test_a_golden_preimage_is_its_six_fields_and_five_bars(vector: dict[str, Any
 
 @each_vector
 async def test_the_log_accepts_an_event_with_the_golden_key(vector: dict[str, Any]) -> None:
-    """What is in the vectors can be appended: none of them needs an id that the envelope would refuse."""
+    """Every vector can be appended: none of them needs an id that the envelope would refuse."""
     run_id, step_id, attempt, event_type, plan_id, plan_version = fields(vector)
     run = rw.new_run(run_id, plan_id, plan_version)
     event = rw.new_event(event_type, run, step_id=step_id, attempt=attempt)
@@ -85,7 +85,7 @@ async def test_the_log_accepts_an_event_with_the_golden_key(vector: dict[str, An
 
 
 @each_vector
-def test_tenant_project_environment_and_engine_attempt_take_no_part(vector: dict[str, Any]) -> None:
+def test_scope_and_engine_attempt_do_not_affect_the_key(vector: dict[str, Any]) -> None:
     run_id, step_id, attempt, event_type, plan_id, plan_version = fields(vector)
     for context in ({}, {"tenant_id": "t"}, {"project_id": "p"}, {"environment_id": "e"}):
         run = rw.new_run(run_id, plan_id, plan_version, **context)
@@ -102,20 +102,20 @@ def test_tenant_project_environment_and_engine_attempt_take_no_part(vector: dict
             assert event.idempotency_key == vector["expectedSha256Hex"]
 
 
-def test_the_seeds_own_five_vectors_come_first_and_unchanged() -> None:
+def test_the_five_original_vectors_are_first_and_unchanged() -> None:
     assert {vector["name"]: vector["expectedSha256Hex"] for vector in VECTORS[:5]} == SEED_DIGESTS
     assert len(VECTORS) >= 15
     assert [vector["name"].split("-")[1] for vector in VECTORS] == [str(n) for n in range(1, len(VECTORS) + 1)]
 
 
-def test_the_vectors_cover_what_the_contract_asks_for() -> None:
+def test_the_vectors_cover_the_cases_of_the_contract() -> None:
     assert {vector["stepIdNormalized"] == "RUN" for vector in VECTORS} == {True, False}
     assert {vector["logicalAttemptId"] for vector in VECTORS} >= {1, 2, 10}
     assert len({vector["planVersion"] for vector in VECTORS}) > 3
     assert len({vector["expectedSha256Hex"] for vector in VECTORS}) == len(VECTORS)
 
 
-def test_text_is_hashed_as_it_is_neither_normalised_nor_trimmed() -> None:
+def test_text_is_hashed_without_normalising_or_trimming() -> None:
     composed, decomposed = BY_NAME["composed-character"], BY_NAME["decomposed-character"]
     assert composed["stepId"] != decomposed["stepId"]
     assert unicodedata.normalize("NFC", decomposed["stepId"]) == composed["stepId"]
@@ -125,8 +125,8 @@ def test_text_is_hashed_as_it_is_neither_normalised_nor_trimmed() -> None:
     assert rw.idempotency_key(*spaced) != rw.idempotency_key(*trimmed)  # type: ignore[arg-type]
 
 
-def test_a_step_called_run_has_the_key_of_a_run_level_event_of_that_type() -> None:
-    """The formula has no other way: it is why run-level types never have a stepId, and step-level ones always do."""
+def test_a_step_named_run_has_the_key_of_a_run_level_event() -> None:
+    """The formula implies this; it is why run-level types never have a stepId, and step-level types always do."""
     *_, event_type, plan_id, plan_version = fields(BY_NAME["step-called-run"])
     run_id = BY_NAME["step-called-run"]["runId"]
     assert rw.idempotency_key(run_id, None, 1, event_type, plan_id, plan_version) == rw.idempotency_key(
@@ -138,9 +138,9 @@ no_bar = st.text(st.characters(exclude_characters="|", exclude_categories=["Cs"]
 
 
 @given(no_bar, st.none() | no_bar, st.integers(1, 2**31 - 1), no_bar, no_bar, no_bar)
-def test_from_a_preimage_its_six_fields_can_be_read_back(
+def test_a_preimage_can_be_split_into_its_six_fields(
     run_id: str, step_id: str | None, attempt: int, event_type: str, plan_id: str, plan_version: str
 ) -> None:
-    """No two events of different fields share a preimage: that is what refusing the bar buys."""
+    """Events with different fields have different preimages, because the separator is refused in fields."""
     text = preimage(run_id, step_id, attempt, event_type, plan_id, plan_version)
     assert text.split("|") == [run_id, step_id or "RUN", str(attempt), event_type, plan_id, plan_version]

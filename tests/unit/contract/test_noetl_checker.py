@@ -21,8 +21,8 @@ Log = list[dict[str, Any]]
 Change = Callable[[Log], Log]
 
 
-async def written(store: str) -> Log:
-    """A log with all there is: a loop, retries, a jump, a result that is kept elsewhere, arcs, a join."""
+async def complete_log(store: str) -> Log:
+    """Create a log with a loop, retries, a jump, a result stored by reference, arcs and a join."""
     flaky = {
         **python_task("result = 1 / (attempt - 1)", attempt="{{ _attempt }}"),
         "spec": rules(when("outcome.status == 'error'", "retry", attempts=3), otherwise("continue")),
@@ -40,13 +40,13 @@ async def written(store: str) -> Log:
         {"step": "c", "tool": pipeline, "next": arcs_to("end")},
         {"step": "end", "tool": noop()},
     )
-    return await log_of(store, document, "COMPLETED")
+    return await log_of_run(store, document, "COMPLETED")
 
 
-async def log_of(store: str, document: dict[str, Any], status: str) -> Log:
+async def log_of_run(store: str, document: dict[str, Any], status: str) -> Log:
     async with engine(store) as operations:
-        snapshot, story = await run_playbook(operations, document)
-        assert snapshot.status == status, story
+        snapshot, history = await run_playbook(operations, document)
+        assert snapshot.status == status, history
         return [noetl_event(record) for record in await operations.log.read(snapshot.run_id)]
 
 
@@ -86,8 +86,8 @@ def with_field(name: str, field: str, value: Any, number: int = 0) -> Change:
     return change
 
 
-def telling(name: str, *path: str, value: Any, number: int = 0) -> Change:
-    """Another value in a payload."""
+def with_payload(name: str, *path: str, value: Any, number: int = 0) -> Change:
+    """Change a value in a payload."""
 
     def change(log: Log) -> Log:
         at = log[nth(log, name, number)]["payload"]
@@ -99,7 +99,7 @@ def telling(name: str, *path: str, value: Any, number: int = 0) -> Change:
     return change
 
 
-def silent(name: str, field: str) -> Change:
+def without_payload_field(name: str, field: str) -> Change:
     def change(log: Log) -> Log:
         del log[first(log, name)]["payload"][field]
         return log
@@ -107,12 +107,12 @@ def silent(name: str, field: str) -> Change:
     return change
 
 
-def again(name: str, after: str | None = None, number: int = 0) -> Change:
-    """The same said twice, under a new id."""
+def repeated(name: str, after: str | None = None, number: int = 0) -> Change:
+    """Repeat an event under a new id."""
 
     def change(log: Log) -> Log:
-        repeated = {**copy.deepcopy(log[nth(log, name, number)]), "event_id": f"another {name}"}
-        log.insert(first(log, after or name) + 1, repeated)
+        duplicate = {**copy.deepcopy(log[nth(log, name, number)]), "event_id": f"another {name}"}
+        log.insert(first(log, after or name) + 1, duplicate)
         return renumbered(log)
 
     return change
@@ -128,7 +128,7 @@ def moved(name: str, before: str, number: int = 0) -> Change:
 
 
 def in_pipeline(name: str, before: str, number: int) -> Change:
-    """Within the step that has several tasks."""
+    """Move an event within the step that has several tasks."""
 
     def change(log: Log) -> Log:
         own = [event for event in log if event.get("step_run_id") == "step:c:run:1"]
@@ -140,8 +140,8 @@ def in_pipeline(name: str, before: str, number: int) -> Change:
     return change
 
 
-def steered(*names: str) -> Change:
-    """Said of the playbook while its steps are at work."""
+def with_run_events(*names: str) -> Change:
+    """Insert events of the playbook while its steps are running."""
 
     def change(log: Log) -> Log:
         root = log[first(log, "playbook.started")]
@@ -162,8 +162,8 @@ def at_end(name: str) -> Change:
     return change
 
 
-def said_of(step: str, *names: str) -> Change:
-    """Of one step, only these are told."""
+def only_events_of(step: str, *names: str) -> Change:
+    """Remove all other events of one step."""
 
     def change(log: Log) -> Log:
         return [each for each in log if each.get("step_run_id") != f"step:{step}:run:1" or each["event_type"] in names]
@@ -171,7 +171,7 @@ def said_of(step: str, *names: str) -> Change:
     return change
 
 
-def both(*changes: Change) -> Change:
+def combined(*changes: Change) -> Change:
     return lambda log: functools.reduce(lambda changed, change: change(changed), changes, log)
 
 
@@ -189,29 +189,29 @@ FAULTS: list[tuple[str, Change]] = [
     ("DUPLICATE_EVENT", lambda log: [*log, {**log[3], "seq": log[-1]["seq"] + 1}]),
     ("SEQUENCE", with_field("task.done", "seq", 2)),
     ("NO_ROOT", without("playbook.execution.requested")),
-    ("TWO_ROOTS", again("playbook.execution.requested")),
-    ("TWO_TERMINALS", again("playbook.finished")),
+    ("TWO_ROOTS", repeated("playbook.execution.requested")),
+    ("TWO_TERMINALS", repeated("playbook.finished")),
     ("AFTER_THE_END", at_end("step.done")),
     ("NOT_SCHEDULED", without("step.scheduled")),
     ("NOT_ADMITTED", without("policy.admit.evaluated")),
-    ("NO_TOKEN", again("step.scheduled")),
+    ("NO_TOKEN", repeated("step.scheduled")),
     ("NOT_STARTED", without("step.started")),
-    ("STARTED_TWICE", again("step.started")),
-    ("ENDED_TWICE", again("step.done")),
+    ("STARTED_TWICE", repeated("step.started")),
+    ("ENDED_TWICE", repeated("step.done")),
     ("TASK_OUTSIDE", lambda log: swapped(log, "step.started", "task.started")),
     ("ATTEMPT_ORDER", without("task.attempt.started")),
     ("POLICY_ORDER", without("task.attempt.failed")),
-    ("LOOP_DONE_TWICE", again("loop.done")),
+    ("LOOP_DONE_TWICE", repeated("loop.done")),
     ("LOOP_OPEN", without("loop.iteration.done")),
     ("ITERATION_OUTSIDE", without("loop.started")),
-    ("ROUTED_TWICE", again("next.evaluated")),
+    ("ROUTED_TWICE", repeated("next.evaluated")),
     ("ROUTED_EARLY", lambda log: swapped(log, "step.done", "next.evaluated")),
     ("MISSING", without("workflow.finished")),
     ("MISSING", without("playbook.request.evaluated")),
     ("NOT_ROUTED", without("next.evaluated")),
     ("PARENT_UNKNOWN", with_field("task.started", "parent_id", "step:nobody:run:1")),
     ("PAYLOAD", with_field("policy.task.evaluated", "payload", {"action": {}})),
-    # Fields that are there are what they should be
+    # Types and values of optional fields
     ("ENVELOPE", with_field("step.started", "parent_id", ["a", "list"])),
     ("ENVELOPE", with_field("task.started", "iteration_id", {"an": "object"}, 1)),
     ("ENVELOPE", with_field("step.started", "entity_id", " ")),
@@ -227,17 +227,17 @@ FAULTS: list[tuple[str, Change]] = [
     ("ENTITY", with_field("playbook.started", "entity_id", "another")),
     ("LEGACY_NAME", with_field("task.started", "event_type", "tool.v2.started")),
     ("NAME", with_field("task.started", "event_type", "task.a.b.started")),
-    # The way from request to end, each station once
-    ("REFUSED", telling("playbook.request.evaluated", "meta", "decision", value="REJECT")),
+    # The lifecycle events of a run, each once and in order
+    ("REFUSED", with_payload("playbook.request.evaluated", "meta", "decision", value="REJECT")),
     ("REFUSED", with_field("playbook.request.evaluated", "status", "error")),
     ("MISSING", without("playbook.finished")),
     ("MISSING", without("playbook.started")),
     ("MISSING", without("playbook.processed")),
-    ("TWICE", again("playbook.request.evaluated")),
-    ("TWICE", again("playbook.started")),
-    ("TWICE", again("workflow.started")),
-    ("TWICE", again("workflow.finished")),
-    ("TWICE", again("playbook.processed")),
+    ("TWICE", repeated("playbook.request.evaluated")),
+    ("TWICE", repeated("playbook.started")),
+    ("TWICE", repeated("workflow.started")),
+    ("TWICE", repeated("workflow.finished")),
+    ("TWICE", repeated("playbook.processed")),
     ("RUN_ORDER", lambda log: swapped(log, "playbook.request.evaluated", "playbook.started")),
     ("RUN_ORDER", lambda log: swapped(log, "workflow.started", "policy.admit.evaluated")),
     ("RUN_ORDER", lambda log: swapped(log, "workflow.finished", "playbook.finished")),
@@ -245,57 +245,57 @@ FAULTS: list[tuple[str, Change]] = [
     ("STEP_OPEN", moved("workflow.finished", "step.done")),
     ("AFTER_THE_END", lambda log: swapped(log, "workflow.finished", "next.evaluated")),
     ("AFTER_THE_END", at_end("playbook.started")),
-    ("AFTER_THE_END", again("result.stored", after="playbook.processed")),
+    ("AFTER_THE_END", repeated("result.stored", after="playbook.processed")),
     ("NOT_PAUSED", with_field("workflow.started", "event_type", "playbook.resumed")),
-    ("NOT_PAUSED", steered("playbook.paused", "playbook.resumed", "playbook.resumed")),
+    ("NOT_PAUSED", with_run_events("playbook.paused", "playbook.resumed", "playbook.resumed")),
     # Loops
-    ("STARTED_TWICE", again("loop.started")),
-    ("SCHEDULED_TWICE", again("loop.iteration.scheduled")),
-    ("SCHEDULED_TWICE", again("loop.iteration.scheduled", after="loop.iteration.done")),
-    ("STARTED_TWICE", again("loop.iteration.started", after="loop.iteration.done")),
-    ("ENDED_TWICE", again("loop.iteration.done")),
-    ("LOOP_COUNTS", telling("loop.started", "meta", "total", value=9)),
-    ("LOOP_COUNTS", telling("loop.done", "meta", "done", value=7)),
+    ("STARTED_TWICE", repeated("loop.started")),
+    ("SCHEDULED_TWICE", repeated("loop.iteration.scheduled")),
+    ("SCHEDULED_TWICE", repeated("loop.iteration.scheduled", after="loop.iteration.done")),
+    ("STARTED_TWICE", repeated("loop.iteration.started", after="loop.iteration.done")),
+    ("ENDED_TWICE", repeated("loop.iteration.done")),
+    ("LOOP_COUNTS", with_payload("loop.started", "meta", "total", value=9)),
+    ("LOOP_COUNTS", with_payload("loop.done", "meta", "done", value=7)),
     ("LOOP_COUNTS", without_any(iteration=1)),
-    ("LOOP_OPEN", both(telling("loop.done", "meta", "done", value=1), without_any(iteration=1))),
+    ("LOOP_OPEN", combined(with_payload("loop.done", "meta", "done", value=1), without_any(iteration=1))),
     ("TASK_OPEN", without_any(event_type="task.done", iteration=1)),
     ("ITERATION", with_field("loop.iteration.started", "iteration", 99)),
     ("ENTITY", with_field("loop.done", "entity_id", "c")),
-    ("IN_FLIGHT", telling("loop.started", "meta", "maxInFlight", value=1)),
+    ("IN_FLIGHT", with_payload("loop.started", "meta", "maxInFlight", value=1)),
     # Steps, their tokens and arcs
-    ("STARTED_TWICE", again("step.started", after="next.evaluated")),
-    ("NO_TOKEN", again("step.scheduled", after="next.evaluated")),
-    ("PAYLOAD", telling("step.scheduled", "meta", "tokens", value=-5)),
-    ("NO_TOKEN", telling("step.scheduled", "meta", "tokens", value=5)),
-    ("NEVER_STARTED", said_of("end", "policy.admit.evaluated", "step.scheduled")),
-    ("NEVER_SCHEDULED", said_of("end")),
+    ("STARTED_TWICE", repeated("step.started", after="next.evaluated")),
+    ("NO_TOKEN", repeated("step.scheduled", after="next.evaluated")),
+    ("PAYLOAD", with_payload("step.scheduled", "meta", "tokens", value=-5)),
+    ("NO_TOKEN", with_payload("step.scheduled", "meta", "tokens", value=5)),
+    ("NEVER_STARTED", only_events_of("end", "policy.admit.evaluated", "step.scheduled")),
+    ("NEVER_SCHEDULED", only_events_of("end")),
     ("NEVER_SCHEDULED", lambda log: [each for each in log if "step_run_id" not in each]),
-    ("PAYLOAD", telling("next.evaluated", "matched", value=[])),
-    ("PAYLOAD", silent("next.evaluated", "matched")),
-    ("PAYLOAD", silent("next.evaluated", "selected")),
-    ("PAYLOAD", telling("next.evaluated", "selected", value=[5])),
-    ("PAYLOAD", telling("next.evaluated", "mode", value="exclusive")),
-    ("PAYLOAD", telling("next.evaluated", "mode", value=["exclusive"])),
-    ("NO_TOKEN", telling("next.evaluated", "selected", value=[{"step": "b"}])),
-    ("PAYLOAD", telling("policy.admit.evaluated", "allow", value="no")),
-    ("ADMITTED_LATE", again("policy.admit.evaluated", after="step.scheduled")),
+    ("PAYLOAD", with_payload("next.evaluated", "matched", value=[])),
+    ("PAYLOAD", without_payload_field("next.evaluated", "matched")),
+    ("PAYLOAD", without_payload_field("next.evaluated", "selected")),
+    ("PAYLOAD", with_payload("next.evaluated", "selected", value=[5])),
+    ("PAYLOAD", with_payload("next.evaluated", "mode", value="exclusive")),
+    ("PAYLOAD", with_payload("next.evaluated", "mode", value=["exclusive"])),
+    ("NO_TOKEN", with_payload("next.evaluated", "selected", value=[{"step": "b"}])),
+    ("PAYLOAD", with_payload("policy.admit.evaluated", "allow", value="no")),
+    ("ADMITTED_LATE", repeated("policy.admit.evaluated", after="step.scheduled")),
     ("NO_TOKEN", moved("policy.admit.evaluated", "next.evaluated", 1)),
-    ("NOT_ADMITTED", telling("policy.admit.evaluated", "allow", value=False)),
-    # Tasks, tries and policies
-    ("PAYLOAD", telling("policy.task.evaluated", "action", "do", value="dance")),
-    ("PAYLOAD", telling("policy.task.evaluated", "action", "do", value={})),
-    ("ACTION", telling("policy.task.evaluated", "action", "do", value="retry", number=1)),
-    ("ACTION", telling("policy.task.evaluated", "action", "do", value="fail", number=1)),
-    ("ACTION", telling("policy.task.evaluated", "action", "do", value="continue", number=0)),
-    ("ACTION", telling("policy.task.evaluated", "action", "to", value="z", number=2)),
-    ("ACTION", telling("policy.task.evaluated", "action", "do", value="jump", number=3)),
-    ("TASK_ORDER", telling("policy.task.evaluated", "action", "do", value="break", number=2)),
-    ("POLICY_ORDER", again("policy.task.evaluated", after="task.done", number=1)),
-    ("PAYLOAD", telling("policy.task.evaluated", "action", value={"do": "jump"})),
-    ("PAYLOAD", telling("policy.task.evaluated", "matched_rule_index", value="zero")),
-    ("PAYLOAD", telling("policy.task.evaluated", "matched_rule_index", value=-1)),
-    ("ACTION", telling("policy.task.evaluated", "action", value={"do": "retry", "attempts": 1}, number=0)),
-    ("PAYLOAD", telling("task.attempt.done", "outcome", "status", value="maybe")),
+    ("NOT_ADMITTED", with_payload("policy.admit.evaluated", "allow", value=False)),
+    # Tasks, attempts and policies
+    ("PAYLOAD", with_payload("policy.task.evaluated", "action", "do", value="dance")),
+    ("PAYLOAD", with_payload("policy.task.evaluated", "action", "do", value={})),
+    ("ACTION", with_payload("policy.task.evaluated", "action", "do", value="retry", number=1)),
+    ("ACTION", with_payload("policy.task.evaluated", "action", "do", value="fail", number=1)),
+    ("ACTION", with_payload("policy.task.evaluated", "action", "do", value="continue", number=0)),
+    ("ACTION", with_payload("policy.task.evaluated", "action", "to", value="z", number=2)),
+    ("ACTION", with_payload("policy.task.evaluated", "action", "do", value="jump", number=3)),
+    ("TASK_ORDER", with_payload("policy.task.evaluated", "action", "do", value="break", number=2)),
+    ("POLICY_ORDER", repeated("policy.task.evaluated", after="task.done", number=1)),
+    ("PAYLOAD", with_payload("policy.task.evaluated", "action", value={"do": "jump"})),
+    ("PAYLOAD", with_payload("policy.task.evaluated", "matched_rule_index", value="zero")),
+    ("PAYLOAD", with_payload("policy.task.evaluated", "matched_rule_index", value=-1)),
+    ("ACTION", with_payload("policy.task.evaluated", "action", value={"do": "retry", "attempts": 1}, number=0)),
+    ("PAYLOAD", with_payload("task.attempt.done", "outcome", "status", value="maybe")),
     ("STATUS", with_field("workflow.finished", "status", "error")),
     ("ATTEMPT_ORDER", without_any(event_type="task.attempt.done")),
     ("ATTEMPT_ORDER", with_field("policy.task.evaluated", "attempt", 2)),
@@ -303,20 +303,20 @@ FAULTS: list[tuple[str, Change]] = [
     ("ATTEMPT_ORDER", with_field("task.done", "attempt", 1)),
     ("TASK_ORDER", in_pipeline("task.started", "task.done", 1)),
     ("OUTCOME", with_field("task.done", "event_type", "task.failed", -1)),
-    ("OUTCOME", telling("task.done", "outcome", "status", value="error")),
-    ("OUTCOME", telling("task.attempt.failed", "outcome", "status", value="ok")),
-    ("OUTCOME", telling("step.done", "outcome", "status", value="error")),
+    ("OUTCOME", with_payload("task.done", "outcome", "status", value="error")),
+    ("OUTCOME", with_payload("task.attempt.failed", "outcome", "status", value="ok")),
+    ("OUTCOME", with_payload("step.done", "outcome", "status", value="error")),
     ("STATUS", with_field("step.done", "status", "error")),
     ("STATUS", with_field("task.started", "status", "success")),
     ("STATUS", with_field("playbook.finished", "status", "in_progress")),
-    ("STATUS", telling("playbook.finished", "error", value={"code": "NO"})),
+    ("STATUS", with_payload("playbook.finished", "error", value={"code": "NO"})),
     # Results
-    ("PAYLOAD", silent("result.stored", "result_ref")),
+    ("PAYLOAD", without_payload_field("result.stored", "result_ref")),
     ("RESULT_ORDER", in_pipeline("task.done", "result.stored", 0)),
     ("ID_UNKNOWN", with_field("result.stored", "step_run_id", "step:nobody:run:1")),
     ("ID_UNKNOWN", with_field("result.stored", "task_run_id", "task:nobody:run:1")),
     ("ATTEMPT_ORDER", with_field("result.stored", "attempt", 9)),
-    # Who says what, and whose it is
+    # Emission rights and parents
     ("EMISSION_RIGHT", with_field("task.done", "source", "server")),
     ("EMISSION_RIGHT", with_field("step.started", "source", "server")),
     ("EMISSION_RIGHT", with_field("step.done", "source", "server")),
@@ -337,8 +337,8 @@ FAULTS_OF_A_FAILURE: list[tuple[str, Change]] = [
 ]
 
 
-async def test_what_our_engine_writes_is_right(file_store: str) -> None:
-    log = await written(file_store)
+async def test_logs_of_the_engine_have_no_findings(file_store: str) -> None:
+    log = await complete_log(file_store)
     assert NoetlChecker().check(log) == []
     root, *rest = log
     assert root["parent_id"] is None
@@ -348,28 +348,28 @@ async def test_what_our_engine_writes_is_right(file_store: str) -> None:
     assert all(event["parent_id"] in known for event in rest if event["parent_id"] is not None)
 
 
-async def test_each_fault_is_found(file_store: str) -> None:
-    missed = faults_missed(await written(file_store), FAULTS)
+async def test_each_fault_in_a_completed_run_is_found(file_store: str) -> None:
+    missed = missed_faults(await complete_log(file_store), FAULTS)
     assert not missed, "\n".join(missed)
 
 
-async def test_each_fault_of_a_run_that_failed_is_found(file_store: str) -> None:
-    log = await log_of(file_store, playbook({"step": "a", "tool": python_task("1 / 0")}), "FAILED")
+async def test_each_fault_in_a_failed_run_is_found(file_store: str) -> None:
+    log = await log_of_run(file_store, playbook({"step": "a", "tool": python_task("1 / 0")}), "FAILED")
     assert NoetlChecker().check(log) == []
-    missed = faults_missed(log, FAULTS_OF_A_FAILURE)
+    missed = missed_faults(log, FAULTS_OF_A_FAILURE)
     assert not missed, "\n".join(missed)
 
 
-def faults_missed(log: Log, faults: list[tuple[str, Change]]) -> list[str]:
+def missed_faults(log: Log, faults: list[tuple[str, Change]]) -> list[str]:
     missed: list[str] = []
-    for number, (code_, change) in enumerate(faults):
-        found = {finding.code for finding in wrong(change(copy.deepcopy(log)))}
-        if code_ not in found:
-            missed.append(f"fault {number}: {code_} is not among {sorted(found)}")
+    for number, (expected_code, change) in enumerate(faults):
+        found = {finding.code for finding in errors_in(change(copy.deepcopy(log)))}
+        if expected_code not in found:
+            missed.append(f"fault {number}: {expected_code} is not among {sorted(found)}")
     return missed
 
 
-def wrong(log: Iterable[Any]) -> list[NoetlFinding]:
+def errors_in(log: Iterable[Any]) -> list[NoetlFinding]:
     return [finding for finding in NoetlChecker().check(log) if not finding.is_warning]
 
 
@@ -386,14 +386,14 @@ def without_meta(log: Log) -> Log:
     return [{**event, "payload": {k: v for k, v in event["payload"].items() if k != "meta"}} for event in log]
 
 
-async def test_what_the_model_leaves_open_may_be_missing(file_store: str) -> None:
-    log = await written(file_store)
-    assert wrong(without_fields(log, *PRIVATE)) == []  # as the examples of the model are
-    assert wrong(without_fields(log, *OPTIONAL)) == []
-    assert wrong([{name: event[name] for name in MUST} for event in log]) == []
-    assert wrong(without_meta(log)) == []
-    assert wrong(without_meta(without_fields(log, *OPTIONAL))) == []
-    assert wrong([{**dict.fromkeys(OPTIONAL), **event} for event in log]) == []
+async def test_optional_fields_may_be_missing(file_store: str) -> None:
+    log = await complete_log(file_store)
+    assert errors_in(without_fields(log, *PRIVATE)) == []  # The examples of the model have none of these fields.
+    assert errors_in(without_fields(log, *OPTIONAL)) == []
+    assert errors_in([{name: event[name] for name in MUST} for event in log]) == []
+    assert errors_in(without_meta(log)) == []
+    assert errors_in(without_meta(without_fields(log, *OPTIONAL))) == []
+    assert errors_in([{**dict.fromkeys(OPTIONAL), **event} for event in log]) == []
 
 
 CAUSES = {
@@ -402,104 +402,104 @@ CAUSES = {
 }
 
 
-async def test_what_the_model_leaves_open_may_be_said_otherwise(file_store: str) -> None:
-    """Counting from 0, loops that a worker tells of, requests that were a success, policies that are not told."""
-    log = await written(file_store)
+async def test_permitted_variations_are_accepted(file_store: str) -> None:
+    """Accept numbers from 0, loop events of a worker, requests with status success, and missing policy events."""
+    log = await complete_log(file_store)
     for number, event in enumerate(log):
         event["seq"] = number
         if event["event_type"].startswith("loop."):
             event["source"] = "worker"
         if event["event_type"] in ("playbook.execution.requested", "step.scheduled"):
             event["status"] = "success"
-    assert wrong(log) == []
+    assert errors_in(log) == []
     del log[first(log, "policy.task.evaluated")]
-    assert wrong(log) == []
+    assert errors_in(log) == []
     assert "POLICY_MISSING" in {finding.code for finding in NoetlChecker().check(log)}
 
 
-async def test_causes_come_first_without_ids_of_runs_too(file_store: str) -> None:
-    log = await written(file_store)
-    for code_, change in FAULTS:
-        if code_ in CAUSES:
-            found = wrong(without_fields(change(copy.deepcopy(log)), *PRIVATE))
-            assert found, code_
+async def test_causality_is_checked_without_run_ids(file_store: str) -> None:
+    log = await complete_log(file_store)
+    for expected_code, change in FAULTS:
+        if expected_code in CAUSES:
+            found = errors_in(without_fields(change(copy.deepcopy(log)), *PRIVATE))
+            assert found, expected_code
 
 
-async def test_notes_of_our_own_hide_nothing(file_store: str) -> None:
-    """Nothing rests on `meta`, and a step that calls itself final is not, while others are at work."""
-    log = await written(file_store)
-    unasked = telling("next.evaluated", "selected", value=[{"step": "b"}])
-    forged = both(unasked, telling("next.evaluated", "matched", value=[{"step": "b"}]))
+async def test_meta_fields_do_not_hide_faults(file_store: str) -> None:
+    """The checker does not trust `meta`: a step that claims to be final is not while other steps are running."""
+    log = await complete_log(file_store)
+    unasked = with_payload("next.evaluated", "selected", value=[{"step": "b"}])
+    forged = combined(unasked, with_payload("next.evaluated", "matched", value=[{"step": "b"}]))
     for value in ({"final": True}, {"final": True, "tokens": 0}, {"tokens": -5}, {"tokens": "all"}, None, 7):
-        change = both(forged, telling("step.scheduled", "meta", value=value, number=2))
-        assert wrong(change(copy.deepcopy(log))), value
+        change = combined(forged, with_payload("step.scheduled", "meta", value=value, number=2))
+        assert errors_in(change(copy.deepcopy(log))), value
 
 
-async def test_a_name_that_nobody_knows_is_only_warned_of(file_store: str) -> None:
-    log = await written(file_store)
+async def test_an_unknown_event_name_is_only_a_warning(file_store: str) -> None:
+    log = await complete_log(file_store)
     for at in range(1, len(log)):
-        stranger = {**log[at], "event_id": "new", "event_type": "robot.arm.moved", "event_alias": "RobotArmMoved"}
+        unknown = {**log[at], "event_id": "new", "event_type": "robot.arm.moved", "event_alias": "RobotArmMoved"}
         found = NoetlChecker().check(
-            renumbered([*copy.deepcopy(log[: at + 1]), stranger, *copy.deepcopy(log[at + 1 :])])
+            renumbered([*copy.deepcopy(log[: at + 1]), unknown, *copy.deepcopy(log[at + 1 :])])
         )
         assert [(finding.code, finding.is_warning) for finding in found] == [("UNKNOWN_NAME", True)], at
 
 
-def told(name: str, entity: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+def example_event(name: str, entity: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
     return {"event_type": name, "entity_id": entity, "parent_id": parent, **fields}
 
 
 def routed(step: str, *names: str) -> dict[str, Any]:
     arcs = [{"step": name} for name in names]
     payload = {"mode": "exclusive", "matched": arcs, "selected": arcs}
-    return told("next.evaluated", f"step:{step}", f"step:{step}:run:1", payload=payload)
+    return example_event("next.evaluated", f"step:{step}", f"step:{step}:run:1", payload=payload)
 
 
 def admitted(step: str) -> dict[str, Any]:
-    return told("policy.admit.evaluated", f"step:{step}", f"step:{step}:run:1", payload={"allow": True})
+    return example_event("policy.admit.evaluated", f"step:{step}", f"step:{step}:run:1", payload={"allow": True})
 
 
-def of_another_producer() -> Log:
-    """In the form of the model's own examples: policies and results name their task alone, tasks only their step."""
+def foreign_log() -> Log:
+    """Create a log in the form of the model's examples: policies and results name only their task, tasks their step."""
     step, one, two = "step:fetch:run:1", "task:page:run:1", "task:page:run:2"
     retry, go_on = {"action": {"do": "retry"}}, {"action": {"do": "continue"}}
     rows = [
-        told("playbook.execution.requested", "demo"),
-        told("playbook.request.evaluated", "demo"),
-        told("playbook.started", "demo"),
-        told("workflow.started", "main", "exec_1"),
+        example_event("playbook.execution.requested", "demo"),
+        example_event("playbook.request.evaluated", "demo"),
+        example_event("playbook.started", "demo"),
+        example_event("workflow.started", "main", "exec_1"),
         admitted("fetch"),
-        told("step.scheduled", "fetch", "wf-9"),
-        told("step.started", "fetch", "wf-9"),
-        told("loop.started", "fetch", step),
-        told("loop.iteration.scheduled", "loop:fetch", step, iteration=0),
-        told("loop.iteration.scheduled", "loop:fetch", step, iteration=1),
-        told("loop.iteration.started", "loop:fetch", step, iteration=0),
-        told("loop.iteration.started", "loop:fetch", step, iteration=1),
-        told("task.started", "page", step, task_run_id=one),
-        told("task.started", "page", step, task_run_id=two),
-        told("task.attempt.started", "page", step, task_run_id=one, attempt=1),
-        told("task.attempt.failed", "page", step, task_run_id=one, attempt=1, status="error"),
-        told("policy.task.evaluated", "task:page", one, payload=retry),
-        told("task.attempt.started", "page", step, task_run_id=one, attempt=2),
-        told("result.stored", "task:page:attempt:2", one, payload={"result_ref": {"ref": "noetl://1"}}),
-        told("task.attempt.done", "page", step, task_run_id=one, attempt=2),
-        told("policy.task.evaluated", "task:page", one, payload=go_on),
-        told("task.done", "page", step, task_run_id=two),
-        told("task.done", "page", step, task_run_id=one, payload={"result_ref": {"ref": "noetl://1"}}),
-        told("loop.iteration.done", "loop:fetch", step, iteration=1),
-        told("loop.iteration.done", "loop:fetch", step, iteration=0),
-        told("loop.done", "fetch", step),
+        example_event("step.scheduled", "fetch", "wf-9"),
+        example_event("step.started", "fetch", "wf-9"),
+        example_event("loop.started", "fetch", step),
+        example_event("loop.iteration.scheduled", "loop:fetch", step, iteration=0),
+        example_event("loop.iteration.scheduled", "loop:fetch", step, iteration=1),
+        example_event("loop.iteration.started", "loop:fetch", step, iteration=0),
+        example_event("loop.iteration.started", "loop:fetch", step, iteration=1),
+        example_event("task.started", "page", step, task_run_id=one),
+        example_event("task.started", "page", step, task_run_id=two),
+        example_event("task.attempt.started", "page", step, task_run_id=one, attempt=1),
+        example_event("task.attempt.failed", "page", step, task_run_id=one, attempt=1, status="error"),
+        example_event("policy.task.evaluated", "task:page", one, payload=retry),
+        example_event("task.attempt.started", "page", step, task_run_id=one, attempt=2),
+        example_event("result.stored", "task:page:attempt:2", one, payload={"result_ref": {"ref": "noetl://1"}}),
+        example_event("task.attempt.done", "page", step, task_run_id=one, attempt=2),
+        example_event("policy.task.evaluated", "task:page", one, payload=go_on),
+        example_event("task.done", "page", step, task_run_id=two),
+        example_event("task.done", "page", step, task_run_id=one, payload={"result_ref": {"ref": "noetl://1"}}),
+        example_event("loop.iteration.done", "loop:fetch", step, iteration=1),
+        example_event("loop.iteration.done", "loop:fetch", step, iteration=0),
+        example_event("loop.done", "fetch", step),
         routed("fetch", "validate"),
-        told("step.done", "fetch", "wf-9"),
+        example_event("step.done", "fetch", "wf-9"),
         admitted("validate"),
-        told("step.scheduled", "validate", "wf-9"),
-        told("step.started", "validate", "wf-9", source="server"),  # there is nothing in it for a worker
-        told("step.done", "validate", "wf-9", source="server"),
+        example_event("step.scheduled", "validate", "wf-9"),
+        example_event("step.started", "validate", "wf-9", source="server"),  # The step has no task for a worker.
+        example_event("step.done", "validate", "wf-9", source="server"),
         routed("validate"),
-        told("workflow.finished", "main", "exec_1", status="success"),
-        told("playbook.finished", "demo", status="success"),
-        told("playbook.processed", "demo"),
+        example_event("workflow.finished", "main", "exec_1", status="success"),
+        example_event("playbook.finished", "demo", status="success"),
+        example_event("playbook.processed", "demo"),
     ]
     always = {"timestamp": "2026-02-05T23:11:22Z", "execution_id": "exec_1"}
     return [{"event_id": f"01JH{at}", **always, **row} for at, row in enumerate(rows)]
@@ -509,8 +509,8 @@ def in_loop(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**event, **fields} if event["event_type"].startswith("loop.iteration.") else event
 
 
-def test_a_log_of_another_producer_is_right() -> None:
-    log = of_another_producer()
+def test_a_valid_foreign_log_has_no_findings() -> None:
+    log = foreign_log()
     assert NoetlChecker().check(log) == []
     nameless = [{**event, "task_run_id": None} for event in log]
     assert NoetlChecker().check(nameless) == []
@@ -520,30 +520,30 @@ def test_a_log_of_another_producer_is_right() -> None:
     assert NoetlChecker().check([{**event, "parent_id": None} for event in nameless[:5]])[0].is_warning
 
 
-def test_the_log_of_another_producer_is_held_to_causes() -> None:
+def test_causality_is_checked_in_a_foreign_log() -> None:
     for name in ("task.started", "task.done", "step.started", "step.scheduled", "loop.started", "loop.iteration.done"):
-        log = of_another_producer()
-        assert wrong([*log[: first(log, name)], *log[first(log, name) + 1 :]]), name
+        log = foreign_log()
+        assert errors_in([*log[: first(log, name)], *log[first(log, name) + 1 :]]), name
 
 
-def test_an_execution_that_was_refused_has_nothing_else() -> None:
-    log = [of_another_producer()[at] for at in (0, 1, -2, -1)]
-    assert wrong([{**event, "status": "error" if event is log[2] else None} for event in log]) == []
+def test_a_refused_execution_needs_no_further_events() -> None:
+    log = [foreign_log()[at] for at in (0, 1, -2, -1)]
+    assert errors_in([{**event, "status": "error" if event is log[2] else None} for event in log]) == []
 
 
 async def test_a_final_step_needs_no_arc(file_store: str) -> None:
     document = playbook({"step": "a", "tool": noop()}, {"step": "z", "tool": noop()})
-    log = await log_of(file_store, {**document, "executor": {"spec": {"final_step": "z"}}}, "COMPLETED")
+    log = await log_of_run(file_store, {**document, "executor": {"spec": {"final_step": "z"}}}, "COMPLETED")
     assert NoetlChecker().check(log) == []
-    assert wrong(without_meta(log)) == []
+    assert errors_in(without_meta(log)) == []
 
 
-async def test_a_log_that_goes_on_is_held_to_what_it_has_told(file_store: str) -> None:
-    log = await written(file_store)
+async def test_an_unfinished_log_is_checked_up_to_its_last_event(file_store: str) -> None:
+    log = await complete_log(file_store)
     for length in range(1, first(log, "playbook.finished")):
         assert {finding.code for finding in NoetlChecker().check(log[:length])} == {"NO_TERMINAL"}, length
     cut = [event for event in log[:-3] if event["event_type"] != "playbook.started"]
-    assert [finding.code for finding in wrong(cut)] == ["MISSING"]
+    assert [finding.code for finding in errors_in(cut)] == ["MISSING"]
 
 
 NONSENSE: list[Any] = [[], [[]], {}, {"a": [1]}, 0, -1, 1.5, True, "", " ", "None", "x" * 5000, 10**40, [[[[{}]]]]]
@@ -553,8 +553,8 @@ FIELDS = (*OPTIONAL, *MUST, "entity_type", "entity_id", "parent_id")
 PARTS = ("outcome", "error", "result_ref", "action", "meta", "mode", "matched", "selected", "allow")
 
 
-async def test_any_value_in_any_field_is_told_and_harms_nothing(file_store: str) -> None:
-    log = await written(file_store)
+async def test_any_value_in_any_field_is_reported_without_a_crash(file_store: str) -> None:
+    log = await complete_log(file_store)
     for value in NONSENSE:
         for field in FIELDS:
             NoetlChecker().check({**event, field: value} for event in log)
@@ -563,32 +563,32 @@ async def test_any_value_in_any_field_is_told_and_harms_nothing(file_store: str)
     for at in {event["event_type"]: at for at, event in enumerate(log)}.values():
         for field in FIELDS:
             changed = [*log[:at], {**log[at], field: [{}]}, *log[at + 1 :]]
-            assert wrong(changed), (log[at]["event_type"], field)
+            assert errors_in(changed), (log[at]["event_type"], field)
 
 
-async def test_the_command_looks_at_every_line(file_store: str, tmp_path: Path) -> None:
-    log = await written(file_store)
+async def test_the_command_checks_every_line(file_store: str, tmp_path: Path) -> None:
+    log = await complete_log(file_store)
     lines = [json.dumps(event) for event in log]
     deep = "[" * 5000 + "]" * 5000
-    assert checked(tmp_path, "\n".join(lines)) == (0, [])
-    assert checked(tmp_path, "\ufeff" + "\r\n".join(lines)) == (0, [])
-    assert checked(tmp_path, f"[{','.join(lines)}]") == (0, [])
+    assert run_check(tmp_path, "\n".join(lines)) == (0, [])
+    assert run_check(tmp_path, "\ufeff" + "\r\n".join(lines)) == (0, [])
+    assert run_check(tmp_path, f"[{','.join(lines)}]") == (0, [])
     spoiled = [*lines[:7], "{no", f'{{"x": {deep}}}', *lines[7:9], '{"x": "\\ud800"}', "5", *lines[9:]]
-    assert checked(tmp_path, "\n".join(spoiled)) == (1, ["NOT_JSON", "NOT_JSON", "NOT_JSON", "ENVELOPE"])
+    assert run_check(tmp_path, "\n".join(spoiled)) == (1, ["NOT_JSON", "NOT_JSON", "NOT_JSON", "ENVELOPE"])
     for text in (deep, f"[{','.join(lines)}", " \n"):
-        exit_code, _ = checked(tmp_path, text)
+        exit_code, _ = run_check(tmp_path, text)
         assert exit_code not in (0, 1)
 
 
-def checked(folder: Path, text: str) -> tuple[int, list[str]]:
+def run_check(folder: Path, text: str) -> tuple[int, list[str]]:
     (folder / "log.jsonl").write_bytes(text.encode())
-    ran = runwright(folder, "noetl", "check", "--json", "log.jsonl")
-    assert "Traceback" not in ran.stderr, ran.stderr
-    found = json.loads(ran.stdout) if ran.returncode in (0, 1) else []
-    return ran.returncode, [finding["code"] for finding in found]
+    result = runwright(folder, "noetl", "check", "--json", "log.jsonl")
+    assert "Traceback" not in result.stderr, result.stderr
+    found = json.loads(result.stdout) if result.returncode in (0, 1) else []
+    return result.returncode, [finding["code"] for finding in found]
 
 
-async def test_a_plan_run_is_held_to_names_and_causes_only(file_store: str) -> None:
+async def test_the_log_of_a_plan_run_has_no_findings(file_store: str) -> None:
     async with engine(file_store) as operations:
         document = {"plan": "p", "steps": [{"id": "a", "noop": {}, "foreach": {"in": [1, 2]}}, {"id": "b", "noop": {}}]}
         snapshot, _ = await run_playbook(operations, document)
@@ -597,5 +597,5 @@ async def test_a_plan_run_is_held_to_names_and_causes_only(file_store: str) -> N
 
 
 @pytest.mark.parametrize("nonsense", [[1], [{}], [{"event_id": 5}], [None], []])
-def test_nonsense_is_told_and_harms_nothing(nonsense: list[Any]) -> None:
+def test_invalid_events_are_reported_without_a_crash(nonsense: list[Any]) -> None:
     assert bool(NoetlChecker().check(nonsense)) is bool(nonsense)

@@ -1,4 +1,4 @@
-"""Entity paths: what one function writes the other reads back, and nothing else is taken for a path."""
+"""Entity paths: formatting and parsing are inverse, and other text is not parsed as a path."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ paths = st.builds(
 
 
 @given(paths)
-def test_a_path_that_was_written_is_read_back(path: EntityPath) -> None:
+def test_a_formatted_path_parses_to_the_same_path(path: EntityPath) -> None:
     assert parse_path(str(path)) == path
 
 
 @given(paths, paths)
-def test_two_entities_never_share_a_path(one: EntityPath, two: EntityPath) -> None:
+def test_different_entities_have_different_paths(one: EntityPath, two: EntityPath) -> None:
     assert (str(one) == str(two)) == (one == two)
 
 
 @given(st.text(st.sampled_from("aé1203@~[]/| -\n"), max_size=12) | st.text(max_size=12))
-def test_what_is_read_as_a_path_is_written_the_same_way(text: str) -> None:
+def test_a_parsed_path_formats_to_the_same_text(text: str) -> None:
     path = parse_path(text)
     assert path is None or str(path) == text
 
@@ -63,7 +63,7 @@ def test_a_plain_step_id_is_its_own_path(step: str) -> None:
         (" load ", EntityPath(" load ")),
     ],
 )
-def test_the_grammar_by_example(text: str, path: EntityPath) -> None:
+def test_examples_of_the_path_grammar(text: str, path: EntityPath) -> None:
     assert str(path) == text
     assert parse_path(text) == path
 
@@ -72,19 +72,19 @@ def test_the_grammar_by_example(text: str, path: EntityPath) -> None:
     "text",
     [
         "", "@2", "~2", "[0]", "/fetch", "load/", "load@", "load~", "load[", "load]", "load[]",  # something is missing
-        "load@1", "load~1", "load/fetch@1",  # a first visit or attempt is left out
+        "load@1", "load~1", "load/fetch@1",  # the first visit or attempt is omitted
         "load@0", "load~0", "load/fetch@0", "load@-1", "load[-1]",  # there is no such visit
-        "load@02", "load~007", "load[00]", "load/fetch@010",  # numbers have one way to be written
+        "load@02", "load~007", "load[00]", "load/fetch@010",  # numbers have no leading zeros
         "load~2@3", "load[1]~2", "load[1]@2", "load/fetch~2", "load/fetch[1]",  # out of order
         "load/fetch/again", "load@2@3", "load~2~3", "load|fetch", "load@two",
         "load@٢", "load@²", "load[１]", "load@ 2", "load@2 ", "load@2\n",  # digits are ASCII digits
     ],
 )  # fmt: skip
-def test_what_no_entity_is_written_like_is_no_path(text: str) -> None:
+def test_text_outside_the_grammar_is_not_a_path(text: str) -> None:
     assert parse_path(text) is None
 
 
-def test_numbers_that_nobody_ever_counted_to_make_no_path() -> None:
+def test_path_numbers_with_too_many_digits_are_refused() -> None:
     assert parse_path("a@" + "9" * 18) == EntityPath("a", visit=int("9" * 18))
     assert parse_path("a@" + "9" * 5000) is None
 
@@ -94,5 +94,5 @@ def test_the_characters_of_the_grammar_are_reserved() -> None:
 
 
 @given(names)
-def test_signals_have_paths_of_their_own(signal_id: str) -> None:
+def test_a_signal_path_has_the_prefix_signal(signal_id: str) -> None:
     assert signal_path(signal_id) == f"signal/{signal_id}"

@@ -1,4 +1,4 @@
-"""The JSON Schemas in the package: fresh, valid, and of one mind with the code."""
+"""The JSON Schemas in the package: up to date, valid, and consistent with the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.paths import ROOT
 FOLDER = Path(schemas.__file__).parent / "json_schemas"
 
 
-def test_the_generated_files_are_what_the_catalogue_gives() -> None:
+def test_the_generated_files_match_the_catalogue() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "write_reference.py"))
     expected: dict[Path, str] = script["files"]()
     assert {path for path in expected if path.parent == FOLDER} == set(FOLDER.iterdir())
@@ -35,7 +35,7 @@ def test_every_file_is_a_schema_of_the_2020_12_dialect() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CATALOG))
-def test_an_event_of_each_type_fits_its_schema_and_a_broken_one_does_not(name: str, event: History) -> None:
+def test_the_schema_of_each_type_accepts_only_valid_events(name: str, event: History) -> None:
     step_id = None if CATALOG[name].level is Level.RUN else "a"
     document = json.loads(msgspec.json.encode(event(name, step_id)))
     validator = jsonschema.Draft202012Validator(json.loads((FOLDER / f"{name}.schema.json").read_text()))
@@ -53,7 +53,7 @@ def test_an_event_of_each_type_fits_its_schema_and_a_broken_one_does_not(name: s
         assert not validator.is_valid(broken)
 
 
-async def test_records_fit_the_schema_of_records(event: History) -> None:
+async def test_stored_records_match_the_record_schema(event: History) -> None:
     validator = jsonschema.Draft202012Validator(schemas.record_schema())
     async with open_log("memory://") as log:
         await log.append([*event.started(), event("StepStarted", "a"), event("StepFailed", "a", error={"code": "X"})])

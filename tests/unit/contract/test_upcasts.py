@@ -1,4 +1,4 @@
-"""Old payloads are brought to the newest shape on read; what is stored never changes."""
+"""Old payloads are converted to the newest version on read; stored payloads never change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def started(version: int | None, payload: dict[str, Any] | None) -> rw.RunEventW
         ("embedded://w/r", EngineRun("embedded", "w", "r")),
     ],
 )
-def test_a_reference_as_text_is_taken_apart(uri: str, parts: EngineRun) -> None:
+def test_a_reference_as_text_is_parsed_into_its_parts(uri: str, parts: EngineRun) -> None:
     assert parse_engine_run_ref(uri) == parts
     assert run_started_upcast_v1_v2({"engineRunRef": uri}) == {
         "engineRunRef": uri,
@@ -46,7 +46,7 @@ def test_a_reference_as_text_is_taken_apart(uri: str, parts: EngineRun) -> None:
         "conductor://a/b/c", "conductor://a/", "conductor:///b", "temporal://a//c/d", "conductor://a/" + "x" * 1025,
     ],
 )  # fmt: skip
-def test_a_reference_that_does_not_say_enough_is_left_as_it_is(uri: str) -> None:
+def test_an_incomplete_reference_is_not_changed(uri: str) -> None:
     assert parse_engine_run_ref(uri) is None
     payload = {"engineRunRef": uri}
     assert upcast("RunStarted", 1, payload) == payload
@@ -63,11 +63,11 @@ def test_a_reference_that_does_not_say_enough_is_left_as_it_is(uri: str) -> None
         {"engineRunRef": TEMPORAL, "engineRun": None},
     ],
 )
-def test_what_needs_no_upcast_is_untouched(payload: dict[str, Any]) -> None:
+def test_payloads_that_need_no_upcast_are_not_changed(payload: dict[str, Any]) -> None:
     assert upcast("RunStarted", 1, payload) == payload
 
 
-def test_an_upcast_leaves_its_input_alone_and_keeps_other_keys() -> None:
+def test_an_upcast_copies_its_input_and_preserves_other_keys() -> None:
     payload = {"engineRunRef": TEMPORAL, "mine": {"a": [1]}}
     before = copy.deepcopy(payload)
     after = upcast("RunStarted", 1, payload)
@@ -76,14 +76,14 @@ def test_an_upcast_leaves_its_input_alone_and_keeps_other_keys() -> None:
     assert upcast("RunStarted", 2, after) == upcast("RunStarted", 1, after) == after
 
 
-def test_there_is_a_way_up_from_every_version_of_every_type() -> None:
+def test_every_version_of_every_type_can_be_upcast() -> None:
     for name, kind in CATALOG.items():
         for version in range(1, kind.schema_version + 1):
             assert upcast(name, version, {"x": 1})["x"] == 1
     assert upcast("SomethingNew", 1, {"x": 1}) == upcast("SomethingNew", 9, {"x": 1}) == {"x": 1}
 
 
-async def test_a_first_version_is_stored_as_sent_and_read_as_the_newest() -> None:
+async def test_version_1_is_stored_as_sent_and_read_as_the_newest() -> None:
     raw = json.dumps({"engineRunRef": TEMPORAL, "status": "RUNNING"}).encode()
     event = msgspec.structs.replace(started(1, None), raw_payload=msgspec.Raw(raw))
     async with rw.open_log("memory://") as log:
@@ -96,7 +96,7 @@ async def test_a_first_version_is_stored_as_sent_and_read_as_the_newest() -> Non
         assert [finding async for finding in log.verify()] == []
 
 
-async def test_a_run_of_the_first_version_is_found_by_its_engines_ids() -> None:
+async def test_a_run_of_version_1_is_found_by_its_engine_ids() -> None:
     async with rw.open_log("memory://") as log:
         await log.append([started(1, {"engineRunRef": TEMPORAL})])
         row = await log.find_engine_run("temporal", "run_2026-02-11_abc123", "f47ac10b")
@@ -104,7 +104,7 @@ async def test_a_run_of_the_first_version_is_found_by_its_engines_ids() -> None:
         assert (await log.snapshot("run-1")).engine_run_ref == TEMPORAL
 
 
-async def test_the_newest_version_says_its_parts_itself() -> None:
+async def test_the_newest_version_is_not_upcast() -> None:
     async with rw.open_log("memory://") as log:
         await log.append([started(None, {"engineRunRef": TEMPORAL})])
         (record,) = await log.read("run-1")
@@ -114,7 +114,7 @@ async def test_the_newest_version_says_its_parts_itself() -> None:
         assert caught.value.code == "RUN_NOT_FOUND"
 
 
-async def test_an_old_payload_is_checked_in_the_shape_it_will_be_read_in() -> None:
+async def test_an_old_payload_is_validated_after_its_upcast() -> None:
     async with rw.open_log("memory://") as log:
         with pytest.raises(rw.AppendRefused) as caught:
             await log.append([started(1, {"engineRunRef": 7})])

@@ -1,4 +1,4 @@
-"""The hash chain, computed a second time by code of this test's own, from what a reader of the log sees."""
+"""The hash chain, compared with an independent implementation that uses only the records of the log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runwright.core.integrity.chain import GENESIS, NO_DIGEST, StoredEvent, enco
 RUN = rw.new_run("run-1", "orders", "3", tenant_id="acme", project_id="shop", environment_id="prod")
 
 
-# The chain as an auditor would write it
+# The chain as an auditor would implement it
 
 
 def field(value: bytes | str | None) -> bytes:
-    """A field: how long it is, in four bytes, and then itself; four bytes of ones for one that is not there."""
+    """Encode a field as its length in four bytes and its bytes, or as four bytes of ones if it is missing."""
     if value is None:
         return b"\xff\xff\xff\xff"
     data = value.encode("utf-8") if isinstance(value, str) else value
@@ -34,8 +34,8 @@ def microseconds(text: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def audited(previous: bytes, record: rw.RunEventRecord) -> bytes:
-    """The hash of a record as the log gives it out, given the hash before it."""
+def auditor_hash(previous: bytes, record: rw.RunEventRecord) -> bytes:
+    """Compute the hash of a record from the hash before it."""
     run = [
         *(record.run_id, record.tenant_id, record.project_id, record.environment_id),
         *(record.plan_id, record.plan_version, "strict"),
@@ -61,7 +61,7 @@ def audited(previous: bytes, record: rw.RunEventRecord) -> bytes:
     return hashlib.sha256(previous + packed + digest).digest()
 
 
-async def test_an_auditor_gets_the_same_hashes_from_what_the_log_gives_out() -> None:
+async def test_an_auditor_computes_the_hashes_of_a_log() -> None:
     written = [
         rw.new_event("RunQueued", RUN),
         rw.new_event("RunStarted", RUN, payload={"engineRunRef": "temporal://n/t/w/r"}, emitted_by="engine"),
@@ -76,7 +76,7 @@ async def test_an_auditor_gets_the_same_hashes_from_what_the_log_gives_out() -> 
         head = (await log.find_run("run-1")).head
     previous = bytes(32)
     for record in records:
-        previous = audited(previous, record)
+        previous = auditor_hash(previous, record)
         assert record.hash == previous.hex()
     assert head == previous
 
@@ -137,10 +137,10 @@ def as_record(run: rw.RunIdentity, event: StoredEvent) -> rw.RunEventRecord:
 
 
 @given(hashes, identities, stored_events)
-def test_any_event_is_hashed_as_the_auditor_does_it(previous: bytes, run: rw.RunIdentity, event: StoredEvent) -> None:
+def test_the_auditor_computes_the_hash_of_any_event(previous: bytes, run: rw.RunIdentity, event: StoredEvent) -> None:
     if event.raw_payload == b"":
-        event.raw_payload = None  # to a reader there is no payload then
-    assert link(previous, encode_run_fields(run, "strict"), event) == audited(previous, as_record(run, event))
+        event.raw_payload = None  # Readers see an empty payload as none.
+    assert link(previous, encode_run_fields(run, "strict"), event) == auditor_hash(previous, as_record(run, event))
 
 
 EVENT = StoredEvent(
@@ -163,7 +163,7 @@ EVENT = StoredEvent(
 )
 
 
-def hashed(event: StoredEvent = EVENT, run: rw.RunIdentity = RUN, previous: bytes = GENESIS) -> bytes:
+def hash_of(event: StoredEvent = EVENT, run: rw.RunIdentity = RUN, previous: bytes = GENESIS) -> bytes:
     return link(previous, encode_run_fields(run, "strict"), event)
 
 
@@ -196,15 +196,15 @@ def hashed(event: StoredEvent = EVENT, run: rw.RunIdentity = RUN, previous: byte
     ],
 )
 def test_a_change_to_any_field_changes_the_hash(name: str, value: Any) -> None:
-    assert hashed(msgspec.structs.replace(EVENT, **{name: value})) != hashed()
+    assert hash_of(msgspec.structs.replace(EVENT, **{name: value})) != hash_of()
 
 
 @pytest.mark.parametrize("name", RUN.__struct_fields__)
-def test_a_change_to_any_constant_of_the_run_changes_the_hash(name: str) -> None:
-    assert hashed(run=msgspec.structs.replace(RUN, **{name: "other"})) != hashed()
+def test_a_change_to_any_field_of_the_run_changes_the_hash(name: str) -> None:
+    assert hash_of(run=msgspec.structs.replace(RUN, **{name: "other"})) != hash_of()
 
 
-def test_every_field_is_covered_by_the_two_tests_above() -> None:
+def test_the_fields_of_a_stored_event_are_pinned() -> None:
     assert set(StoredEvent.__struct_fields__) == {
         *("run_seq", "event_id", "event_type", "schema_version", "step_id", "engine_attempt_id", "logical_attempt_id"),
         *("idempotency_key", "emitted_at", "persisted_at", "emitted_by", "foreign_event_id", "traceparent"),
@@ -212,35 +212,35 @@ def test_every_field_is_covered_by_the_two_tests_above() -> None:
     }
 
 
-def test_an_event_is_chained_to_the_one_before_it() -> None:
+def test_a_hash_depends_on_the_previous_hash() -> None:
     assert bytes(32) == GENESIS
-    assert hashed(previous=hashed()) != hashed()
+    assert hash_of(previous=hash_of()) != hash_of()
 
 
 @given(stored_events, stored_events)
-def test_two_events_that_differ_never_hash_alike(one: StoredEvent, two: StoredEvent) -> None:
+def test_different_events_have_different_hashes(one: StoredEvent, two: StoredEvent) -> None:
     same = msgspec.structs.astuple(one) == msgspec.structs.astuple(two)
-    assert (hashed(one) == hashed(two)) == same
+    assert (hash_of(one) == hash_of(two)) == same
 
 
 @given(texts, texts, st.integers(0, 12))
-def test_text_cannot_be_moved_from_one_field_to_the_next(first: str, second: str, cut: int) -> None:
+def test_moving_text_between_fields_changes_the_hash(first: str, second: str, cut: int) -> None:
     joined = first + second
     moved = msgspec.structs.replace(EVENT, emitted_by=joined[:cut], foreign_event_id=joined[cut:])
-    kept = msgspec.structs.replace(EVENT, emitted_by=first, foreign_event_id=second)
-    assert (hashed(moved) == hashed(kept)) == (joined[:cut] == first)
+    original = msgspec.structs.replace(EVENT, emitted_by=first, foreign_event_id=second)
+    assert (hash_of(moved) == hash_of(original)) == (joined[:cut] == first)
     runs = [
         msgspec.structs.replace(RUN, tenant_id=joined[:cut], project_id=joined[cut:]),
         msgspec.structs.replace(RUN, tenant_id=first, project_id=second),
     ]
-    assert (hashed(run=runs[0]) == hashed(run=runs[1])) == (joined[:cut] == first)
+    assert (hash_of(run=runs[0]) == hash_of(run=runs[1])) == (joined[:cut] == first)
 
 
 @given(stored_events)
-def test_erasing_a_payload_leaves_the_hash_as_it_was(event: StoredEvent) -> None:
+def test_redacting_a_payload_does_not_change_the_hash(event: StoredEvent) -> None:
     digest = payload_digest(event.raw_payload)
     erased = msgspec.structs.replace(event, raw_payload=None, payload_digest=digest)
-    assert hashed(erased) == hashed(event)
+    assert hash_of(erased) == hash_of(event)
 
 
 def test_an_event_without_a_payload_has_a_digest_of_zeros() -> None:

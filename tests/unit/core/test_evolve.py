@@ -1,4 +1,4 @@
-"""The fold: every transition there is, legal or not, against a table written down here by hand."""
+"""The fold: every transition, legal or not, against tables in this file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runwright.core.fold.evolve import evolve
 from runwright.core.fold.state import RunState
 from support.event_streams import RUN, Event, Opinion, streams, to_record, to_records, to_write, without_resume
 
-# How a run gets to each of its statuses, and what each event then does (None: it may not happen).
+# The history that leads to each status of a run, and the effect of each event then (-: it is not allowed).
 
 HISTORIES: dict[str, list[Event]] = {
     "PENDING": [Event("RunQueued")],
@@ -45,7 +45,7 @@ STEP_TABLE = """
     StepFailed     -          FAILED     -          again      -
     StepSkipped    SKIPPED    -          -          -          again
 """
-"""Of one attempt. "again": the very same event was there before, so it changes nothing and is no offence."""
+"""For one attempt. "again": the event is a duplicate, which changes nothing and is allowed."""
 
 NEXT_ATTEMPT_TABLE = """
                    PENDING    RUNNING    SUCCESS    FAILED     SKIPPED
@@ -72,7 +72,7 @@ RUN_FOR_STEP_TABLE = """
     StepCompleted  ?          ?          SUCCESS    SUCCESS    -          -          -
     StepFailed     ?          ?          FAILED     FAILED     -          -          -
 """
-"""By the run's status, of a step that is otherwise ready for it. "?": no step runs before its run."""
+"""By the status of the run, for a step that is otherwise ready. "?": no step runs before its run."""
 
 STEP_HISTORIES: dict[str, list[Event]] = {
     "PENDING": [],
@@ -84,10 +84,10 @@ STEP_HISTORIES: dict[str, list[Event]] = {
 
 
 def cells(table: str) -> list[tuple[str, str, str]]:
-    """(event type, status, outcome) for each place in a table."""
+    """Parse a table into (event type, status, outcome) for each cell."""
     head, *lines = table.strip().splitlines()
     rows = [line.split() for line in lines]
-    return [(name, status, what) for name, *row in rows for status, what in zip(head.split(), row, strict=True)]
+    return [(name, status, outcome) for name, *row in rows for status, outcome in zip(head.split(), row, strict=True)]
 
 
 def project(events: list[Event]) -> tuple[rw.RunSnapshot, list[rw.Alert]]:
@@ -97,12 +97,12 @@ def project(events: list[Event]) -> tuple[rw.RunSnapshot, list[rw.Alert]]:
 
 
 def plain(snapshot: rw.RunSnapshot) -> rw.RunSnapshot:
-    """What an event that may not happen must leave as it was."""
+    """Return the part of a snapshot that an invalid event must not change."""
     return msgspec.structs.replace(snapshot, resume=b"", last_event_seq=0, inconsistent=False)
 
 
 async def offer(history: list[Event], event: Event) -> str:
-    """What a strict log says to one more event: appended, duplicate, or the code of its refusal."""
+    """Send one more event to a strict log; return appended, duplicate, or the code of the refusal."""
     async with rw.open_log("memory://") as log:
         await log.append([to_write(earlier, place) for place, earlier in enumerate(history, 1)])
         (outcome,) = await log.ingest([to_write(event, 99)])
@@ -110,7 +110,7 @@ async def offer(history: list[Event], event: Event) -> str:
 
 
 async def check(history: list[Event], event: Event, outcome: str, read: Any) -> None:
-    """Both layers that judge agree with the table: the fold of a foreign log, and the log at append."""
+    """Check that the fold of a foreign log and the append to our log both agree with the table."""
     before, earlier_alerts = project(history)
     after, alerts = project([*history, event])
     assert earlier_alerts == []
@@ -140,19 +140,19 @@ def newest_attempt(snapshot: rw.RunSnapshot) -> str:
 
 
 @pytest.mark.parametrize(("event_type", "status", "outcome"), cells(RUN_TABLE))
-async def test_a_run_moves_by_the_table(event_type: str, status: str, outcome: str) -> None:
+async def test_run_transitions_follow_the_table(event_type: str, status: str, outcome: str) -> None:
     assert project(HISTORIES[status])[0].status == status
     await check(HISTORIES[status], Event(event_type, None, 9), outcome, run_status)
 
 
 @pytest.mark.parametrize("event_type", ["RunQueued", "RunStarted"])
-async def test_a_run_may_begin_with_either_event_and_with_nothing_before_it(event_type: str) -> None:
+async def test_a_run_may_begin_with_queued_or_started(event_type: str) -> None:
     async with rw.open_log("memory://") as log:
         await log.append([to_write(Event(event_type), 1)])
     assert project([Event(event_type)])[0].status == {"RunQueued": "PENDING", "RunStarted": "RUNNING"}[event_type]
 
 
-async def test_a_run_that_needs_approval_starts_only_when_it_is_approved() -> None:
+async def test_a_run_that_needs_approval_starts_only_once_approved() -> None:
     queued = [Event("RunQueued", None, 1, {"approvalRequired": True})]
     await check(queued, Event("RunStarted"), "-", run_status)
     await check(queued, Event("RunApproved"), "APPROVED", run_status)
@@ -161,7 +161,7 @@ async def test_a_run_that_needs_approval_starts_only_when_it_is_approved() -> No
     await check(queued, Event("RunFailed"), "FAILED", run_status)
 
 
-async def test_queueing_a_run_again_does_not_lift_the_need_for_approval() -> None:
+async def test_queueing_a_run_again_still_requires_approval() -> None:
     queued = [
         Event("RunQueued", None, 1, {"approvalRequired": True, "originRunId": "run-0"}),
         Event("RunQueued", None, 2),
@@ -171,13 +171,13 @@ async def test_queueing_a_run_again_does_not_lift_the_need_for_approval() -> Non
 
 
 @pytest.mark.parametrize(("event_type", "status", "outcome"), cells(STEP_TABLE))
-async def test_an_attempt_moves_by_the_table(event_type: str, status: str, outcome: str) -> None:
+async def test_attempt_transitions_follow_the_table(event_type: str, status: str, outcome: str) -> None:
     history = HISTORIES["RUNNING"] + STEP_HISTORIES[status]
     await check(history, Event(event_type, "a"), outcome, newest_attempt)
 
 
 @pytest.mark.parametrize(("event_type", "status", "outcome"), cells(NEXT_ATTEMPT_TABLE))
-async def test_the_next_attempt_waits_for_the_one_before_to_fail(event_type: str, status: str, outcome: str) -> None:
+async def test_the_next_attempt_requires_a_failed_attempt(event_type: str, status: str, outcome: str) -> None:
     history = HISTORIES["RUNNING"] + STEP_HISTORIES[status]
     await check(history, Event(event_type, "a", 2), outcome, newest_attempt)
 
@@ -197,32 +197,32 @@ async def test_a_forced_attempt_may_follow_any_end(event_type: str, status: str,
 
 @pytest.mark.parametrize(("event_type", "status", "outcome"), cells(NEXT_ATTEMPT_TABLE))
 @pytest.mark.parametrize(
-    "beside",
+    "signals",
     [
         [],
         [Event("SignalAccepted", "signal/s2")],
         [Event("SignalRejected", "signal/s1")],
         [Event("SignalAccepted", "s1")],
-        [Event("SignalAccepted", "signal/s1", 2)],  # a signal is accepted once; what this is, nobody knows
+        [Event("SignalAccepted", "signal/s1", 2)],  # A signal is accepted as attempt 1; another attempt does not count.
     ],
     ids=["no signal", "another", "rejected", "no signal's path", "another attempt"],
 )
-async def test_naming_a_signal_that_was_not_accepted_forces_nothing(
-    event_type: str, status: str, outcome: str, beside: list[Event]
+async def test_forced_by_requires_an_accepted_signal(
+    event_type: str, status: str, outcome: str, signals: list[Event]
 ) -> None:
-    history = HISTORIES["RUNNING"] + beside + STEP_HISTORIES[status]
+    history = HISTORIES["RUNNING"] + signals + STEP_HISTORIES[status]
     await check(history, Event(event_type, "a", 2, {"forcedBy": "s1"}), outcome, newest_attempt)
 
 
 @pytest.mark.parametrize(("event_type", "status", "outcome"), cells(RUN_FOR_STEP_TABLE))
-async def test_a_step_moves_only_while_its_run_lets_it(event_type: str, status: str, outcome: str) -> None:
-    """Also while the run is paused: running steps drain, and a start may have been under way."""
-    under_way = [Event("StepStarted", "a")] if event_type in ("StepCompleted", "StepFailed") else []
+async def test_step_transitions_depend_on_the_status_of_the_run(event_type: str, status: str, outcome: str) -> None:
+    """A paused run allows this too: running steps drain, and a start may have been in progress."""
+    start = [Event("StepStarted", "a")] if event_type in ("StepCompleted", "StepFailed") else []
     if outcome == "?":
         await check(HISTORIES[status], Event(event_type, "a"), "-", newest_attempt)
         return
     begun, ended = HISTORIES[status][:2], HISTORIES[status][2:]
-    await check([*begun, *under_way, *ended], Event(event_type, "a"), outcome, newest_attempt)
+    await check([*begun, *start, *ended], Event(event_type, "a"), outcome, newest_attempt)
 
 
 @pytest.mark.parametrize("status", HISTORIES)
@@ -247,7 +247,7 @@ async def test_a_step_moves_only_while_its_run_lets_it(event_type: str, status: 
     ],
     ids=lambda event: f"{event.event_type}-{event.step_id}",
 )
-async def test_every_other_type_is_legal_in_any_state_and_changes_no_status(event: Event, status: str) -> None:
+async def test_other_types_are_always_legal_and_change_no_status(event: Event, status: str) -> None:
     before = project(HISTORIES[status])[0]
     after, alerts = project([*HISTORIES[status], event])
     assert (after.status, after.steps, after.inconsistent, alerts) == (status, (), False, [])
@@ -255,7 +255,7 @@ async def test_every_other_type_is_legal_in_any_state_and_changes_no_status(even
     assert await offer(HISTORIES[status], event) == "appended"
 
 
-# What a snapshot says
+# Contents of a snapshot
 
 
 def running(*events: Event) -> rw.RunSnapshot:
@@ -277,14 +277,14 @@ def test_a_paused_run_drains_until_its_steps_have_ended() -> None:
     assert (drained.status, drained.substatus, drained.message) == ("PAUSED", None, None)
 
 
-def test_a_drain_that_took_too_long_is_over_but_the_next_pause_drains_anew() -> None:
+def test_a_timed_out_drain_ends_and_the_next_pause_drains_again() -> None:
     timed_out = [Event("StepStarted", "a"), Event("RunPaused"), Event("RunDrainTimedOut")]
     assert (running(*timed_out).status, running(*timed_out).substatus) == ("PAUSED", None)
     again = [*timed_out, Event("RunResumed"), Event("RunPaused", None, 2)]
     assert running(*again).substatus == "DRAINING"
 
 
-def test_a_run_is_retrying_from_the_schedule_to_the_start_of_the_next_attempt() -> None:
+def test_a_run_is_retrying_until_the_next_attempt_starts() -> None:
     failed = [Event("StepStarted", "a"), Event("StepFailed", "a")]
     assert running(*failed).substatus is None
     scheduled = running(*failed, Event("StepRetryScheduled", "a"))
@@ -308,7 +308,7 @@ def test_a_run_is_retrying_from_the_schedule_to_the_start_of_the_next_attempt() 
         [Event("StepStarted", "a"), Event("StepFailed", "a"), Event("StepRetryScheduled", "b")],
     ],
 )
-def test_a_schedule_that_fits_no_failed_attempt_says_nothing(events: list[Event]) -> None:
+def test_a_retry_schedule_without_a_failed_attempt_is_ignored(events: list[Event]) -> None:
     assert running(*events).substatus is None
 
 
@@ -332,14 +332,14 @@ def test_a_run_waits_for_approval_of_itself_or_of_a_step() -> None:
     assert running(Event("ApprovalRequested", "a"), Event("ApprovalRequested", "a", 2)).message is not None
 
 
-def test_a_second_pause_is_a_pause() -> None:
+def test_a_second_pause_is_counted_with_its_reason() -> None:
     twice = [Event("RunPaused"), Event("RunResumed"), Event("RunPaused", None, 2, {"reason": "again"})]
     assert (running(*twice).status, running(*twice).pauses, running(*twice).reason) == ("PAUSED", 2, "again")
     assert running(*twice, Event("RunResumed", None, 2)).status == "RUNNING"
 
 
-def test_a_run_completed_after_it_was_cancelled_stays_cancelled_and_is_marked() -> None:
-    """Policy A: the event is not applied, the status untouched, the run INCONSISTENT, one alert."""
+def test_a_cancelled_run_that_completes_is_inconsistent() -> None:
+    """Policy A: the event is not applied, the status does not change, the run is INCONSISTENT, with one alert."""
     events = [*HISTORIES["CANCELLED"], Event("RunCompleted", None, 1, {"reason": "late"})]
     snapshot, (alert,) = project(events)
     assert (snapshot.status, snapshot.inconsistent, snapshot.reason) == ("CANCELLED", True, None)
@@ -348,20 +348,20 @@ def test_a_run_completed_after_it_was_cancelled_stays_cancelled_and_is_marked() 
     assert (alert.facts["priorState"], alert.facts["attemptedNextState"]) == ("CANCELLED", "COMPLETED")
 
 
-def test_what_comes_after_an_event_that_may_not_happen_is_folded_all_the_same() -> None:
+def test_events_after_an_invalid_event_are_folded() -> None:
     snapshot, alerts = project([*HISTORIES["RUNNING"], Event("StepCompleted", "a"), Event("StepStarted", "a")])
     assert (snapshot.running_steps, snapshot.inconsistent, len(alerts)) == (1, True, 1)
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
-def test_hearing_a_history_twice_changes_nothing_but_the_watermark(history: list[Event]) -> None:
+def test_a_repeated_history_changes_only_the_watermark(history: list[Event]) -> None:
     once, _ = project(history)
     twice, alerts = project([*history, *history])
     assert plain(twice) == plain(once)
     assert (twice.last_event_seq, twice.inconsistent, alerts) == (2 * len(history), False, [])
 
 
-def test_a_duplicate_of_any_step_event_changes_nothing_but_the_watermark() -> None:
+def test_a_duplicate_step_event_changes_only_the_watermark() -> None:
     history = [
         *(Event("StepStarted", "a"), Event("StepFailed", "a", 1, {"error": {"code": "ONE"}})),
         *(Event("StepRetryScheduled", "a"), Event("StepStarted", "a", 2), Event("StepCompleted", "a", 2)),
@@ -375,7 +375,7 @@ def test_a_duplicate_of_any_step_event_changes_nothing_but_the_watermark() -> No
             assert again.last_event_seq == once.last_event_seq + 1
 
 
-def test_an_event_that_was_folded_already_is_passed_over() -> None:
+def test_an_event_that_was_already_folded_is_ignored() -> None:
     state = RunState(detailed=True)
     assert evolve(state, to_record(Event("RunStarted"), 5)) is None
     assert evolve(state, to_record(Event("RunCompleted"), 5)) is None
@@ -383,7 +383,7 @@ def test_an_event_that_was_folded_already_is_passed_over() -> None:
     assert (state.summary.status, state.summary.last_event_seq) == ("RUNNING", 5)
 
 
-def test_a_step_is_told_with_its_attempts_times_artifacts_and_error() -> None:
+def test_a_step_has_attempts_times_artifacts_and_error() -> None:
     artifact = {"uri": "s3://b/x", "kind": "table", "sizeBytes": 3}
     error = {"code": "TIMEOUT", "message": "too slow", "retryable": True, "category": "infra"}
     failed = running(Event("StepStarted", "a"), Event("StepFailed", "a", 1, {"error": error}))
@@ -408,7 +408,7 @@ def test_a_step_is_told_with_its_attempts_times_artifacts_and_error() -> None:
     assert skipped.steps[0].reason_code == "OPERATOR_SKIP"
 
 
-def test_a_completed_run_gathers_the_artifacts_of_its_steps_once_each() -> None:
+def test_a_completed_run_has_each_artifact_of_its_steps_once() -> None:
     def artifact(name: str) -> dict[str, str]:
         return {"uri": f"s3://b/{name}", "kind": "table"}
 
@@ -437,7 +437,7 @@ CAUSE = {"stepId": "b", "code": "BROKEN", "message": "it broke"}
         (None, {"stepId": "a", "code": "LAST", "message": "the last to fail"}),
     ],
 )
-def test_a_failed_run_says_why(payload: dict[str, Any] | None, cause: dict[str, Any]) -> None:
+def test_a_failed_run_has_a_root_cause(payload: dict[str, Any] | None, cause: dict[str, Any]) -> None:
     steps = [
         *(
             Event("StepStarted", "b"),
@@ -452,20 +452,20 @@ def test_a_failed_run_says_why(payload: dict[str, Any] | None, cause: dict[str, 
     assert running(*steps).root_cause is None
 
 
-def test_a_start_says_its_own_time_or_takes_the_events() -> None:
-    for payload, moment in (
+def test_the_start_time_is_that_of_the_payload_or_the_event() -> None:
+    for payload, expected in (
         ({"startedAt": "2026-01-01T00:00:00Z"}, "2026-01-01T00:00:00Z"),
         ({"startedAt": "yesterday"}, "2026-01-31T08:00:01Z"),
         (None, "2026-01-31T08:00:01Z"),
     ):
         snapshot, _ = project([Event("RunStarted", None, 1, payload), Event("RunCompleted")])
-        assert snapshot.started_at == moment
+        assert snapshot.started_at == expected
         assert snapshot.completed_at == "2026-01-31T08:00:02Z"
     assert snapshot.total_duration_ms == 1000
     assert project([Event("RunQueued"), Event("RunCancelled")])[0].total_duration_ms is None
 
 
-def test_the_start_of_a_run_names_its_engines_run() -> None:
+def test_the_snapshot_has_the_engine_run_reference() -> None:
     structured = {"provider": "temporal", "workflowId": "w", "runId": "r"}
     snapshot, _ = project(
         [Event("RunStarted", None, 1, {"engineRunRef": "temporal://n/t/w/r", "engineRun": structured})]
@@ -473,8 +473,8 @@ def test_the_start_of_a_run_names_its_engines_run() -> None:
     assert snapshot.engine_run_ref == "temporal://n/t/w/r"
 
 
-def test_a_payload_from_elsewhere_that_does_not_fit_counts_as_an_empty_one() -> None:
-    """Foreign logs are folded, not judged by their payloads: only the log itself refuses those."""
+def test_an_invalid_foreign_payload_is_folded_as_empty() -> None:
+    """The fold accepts foreign logs with invalid payloads; only an append refuses those."""
     snapshot, alerts = project(
         [
             Event("RunQueued", None, 1, {"approvalRequired": "perhaps"}),
@@ -488,7 +488,7 @@ def test_a_payload_from_elsewhere_that_does_not_fit_counts_as_an_empty_one() -> 
     assert snapshot.steps[0].error is None
 
 
-def test_a_snapshot_does_not_grow_with_the_text_it_is_told() -> None:
+def test_long_text_is_truncated_in_snapshots() -> None:
     long = "x" * 100_000
     start = Event("RunStarted", None, 1, {"startedAt": f"2026-01-31T08:00:00.{'1' * 100_000}Z"})
     end = Event("RunFailed", None, 1, {"reason": long, "error": {"message": long}})
@@ -501,25 +501,25 @@ def test_a_snapshot_does_not_grow_with_the_text_it_is_told() -> None:
     assert len(snapshot.started_at) <= 1000
 
 
-# Any stream of events at all
+# Random streams of events
 
 
 @given(streams())
-def test_the_fold_and_the_second_opinion_agree_on_any_stream(events: list[Event]) -> None:
-    opinion, projector = Opinion(), rw.SnapshotProjector()
-    verdicts = [opinion.hear(event) for event in events]
+def test_the_fold_agrees_with_the_reference_model(events: list[Event]) -> None:
+    model, projector = Opinion(), rw.SnapshotProjector()
+    verdicts = [model.hear(event) for event in events]
     snapshot = projector.project_run("run-1", to_records(events or [Event("SomethingNew")]))
-    for name, count in opinion.counts().items():
+    for name, count in model.counts().items():
         assert getattr(snapshot, name) == count, name
-    assert snapshot.status == opinion.run_status
-    assert snapshot.substatus == opinion.substatus()
-    assert snapshot.inconsistent == opinion.inconsistent
-    assert {s.step_id: (s.logical_attempt_id, s.status) for s in snapshot.steps} == opinion.steps()
-    assert {s.step_id for s in snapshot.steps if s.retry_scheduled} == opinion.retrying()
-    told = {alert.facts["runSeq"] for alert in projector.alerts.values()}
-    assert told == _first_of_each_id(events, [n for n, verdict in enumerate(verdicts, 1) if verdict == "illegal"])
+    assert snapshot.status == model.run_status
+    assert snapshot.substatus == model.substatus()
+    assert snapshot.inconsistent == model.inconsistent
+    assert {s.step_id: (s.logical_attempt_id, s.status) for s in snapshot.steps} == model.steps()
+    assert {s.step_id for s in snapshot.steps if s.retry_scheduled} == model.retrying()
+    reported = {alert.facts["runSeq"] for alert in projector.alerts.values()}
+    assert reported == _first_of_each_id(events, [n for n, verdict in enumerate(verdicts, 1) if verdict == "illegal"])
     for step in snapshot.steps:
-        earlier = [opinion.step_status(step.step_id, n) for n in range(1, step.logical_attempt_id)]
+        earlier = [model.step_status(step.step_id, n) for n in range(1, step.logical_attempt_id)]
         assert list(step.earlier_attempts) == earlier
 
 
@@ -531,14 +531,14 @@ def _first_of_each_id(events: list[Event], places: list[int]) -> set[int]:
 
 
 @given(streams(), st.data())
-def test_folding_in_pieces_gives_the_same_snapshot_as_folding_whole(events: list[Event], data: st.DataObject) -> None:
+def test_an_incremental_fold_gives_the_snapshot_of_a_full_fold(events: list[Event], data: st.DataObject) -> None:
     records = to_records([*events, Event("SomethingNew")])
     whole_projector, piecemeal = rw.SnapshotProjector(), rw.SnapshotProjector()
     whole = whole_projector.project_run("run-1", records)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(records)), max_size=6)) | {1})
     snapshot = piecemeal.project_run("run-1", records[: cuts[0]])
     for start, end in zip(cuts, [*cuts[1:], len(records)], strict=True):
-        overlap = data.draw(st.integers(0, start))  # some of it may come a second time
+        overlap = data.draw(st.integers(0, start))  # Some events may be applied twice.
         snapshot = piecemeal.incremental_project(snapshot, records[start - overlap : end])
         assert without_resume(snapshot) == without_resume(rw.SnapshotProjector().project_run("run-1", records[:end]))
     assert without_resume(snapshot) == without_resume(whole)
@@ -546,18 +546,18 @@ def test_folding_in_pieces_gives_the_same_snapshot_as_folding_whole(events: list
 
 
 @given(streams(), st.sampled_from(["RunCompleted", "RunFailed", "RunCancelled"]), streams(15))
-def test_nothing_leaves_an_end(before: list[Event], end: str, after: list[Event]) -> None:
+def test_an_ended_run_does_not_change(before: list[Event], end: str, after: list[Event]) -> None:
     started = [Event("RunStarted", None, 9), *before, Event("RunResumed", None, 9), Event(end, None, 9)]
     ended, _ = project(started)
     later, _ = project([*started, *after])
     if ended.status not in ("COMPLETED", "FAILED", "CANCELLED"):
-        return  # a start that was never legal
+        return  # The start of the run was not legal.
     names = ("status", "completed_at", "reason", "root_cause", "artifacts", "pauses", "started_at")
     assert all(getattr(later, name) == getattr(ended, name) for name in names)
     assert {s.step_id: s.status for s in later.steps} == {s.step_id: s.status for s in ended.steps}
 
 
-def test_the_run_is_named_once_and_for_all() -> None:
+def test_the_snapshot_has_the_identity_of_its_run() -> None:
     snapshot, _ = project(HISTORIES["RUNNING"])
     for name in RUN.__struct_fields__:
         assert getattr(snapshot, name) == getattr(RUN, name)

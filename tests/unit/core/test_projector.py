@@ -1,4 +1,4 @@
-"""The projector: gaps, resync, lag, alerts, and snapshots that never change."""
+"""The projector: gaps, resync, lag, alerts, and immutable snapshots."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def alerts_of(projector: rw.SnapshotProjector) -> list[tuple[str, str, str]]:
     ("last", "following", "gap"),
     [(0, 1, False), (0, 2, True), (10, 11, False), (10, 12, True), (10, 10, False), (10, 3, False), (10, 1000, True)],
 )
-def test_a_number_was_passed_over_or_it_was_not(last: int, following: int, gap: bool) -> None:
+def test_a_missing_number_is_detected_as_a_gap(last: int, following: int, gap: bool) -> None:
     assert rw.SnapshotProjector.detect_non_contiguous(last, following) is gap
 
 
-def test_at_a_gap_the_snapshot_goes_stale_and_nothing_beyond_it_is_applied() -> None:
+def test_a_gap_makes_the_snapshot_stale_and_stops_the_fold() -> None:
     projector = rw.SnapshotProjector()
     before = projector.project_run("run-1", RECORDS[:2])
     stale = projector.incremental_project(before, [RECORDS[2], RECORDS[4], RECORDS[5]])
     assert stale.stale
     assert (stale.last_event_seq, stale.running_steps, stale.status) == (3, 1, "RUNNING")
-    assert not stale.inconsistent  # a gap is no damage
+    assert not stale.inconsistent  # A gap does not make a run inconsistent.
     assert alerts_of(projector) == [("PROJECTOR_NON_CONTIGUOUS_FETCH_DETECTED", "P2", "3-5")]
 
 
-def test_the_same_gap_seen_again_is_one_alert_and_another_gap_is_another() -> None:
+def test_each_gap_raises_one_alert() -> None:
     projector = rw.SnapshotProjector()
     before = projector.project_run("run-1", RECORDS[:2])
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_the_same_gap_seen_again_is_one_alert_and_another_gap_is_another() -> No
 
 
 def test_a_resync_from_a_full_read_ends_the_staleness() -> None:
-    """No further event is required: the head as it was when the gap was seen is enough."""
+    """No further event is required: reading up to the head at the time of the gap is enough."""
     projector = rw.SnapshotProjector()
     stale = projector.incremental_project(projector.project_run("run-1", RECORDS[:2]), RECORDS[3:6])
     assert not projector.resync_done(stale, 6)
@@ -72,29 +72,29 @@ def test_a_resync_from_a_full_read_ends_the_staleness() -> None:
     assert projector.resync_done(later, 6)
 
 
-def test_filling_the_gap_brings_the_snapshot_to_where_a_whole_fold_is() -> None:
+def test_filling_a_gap_gives_the_snapshot_of_a_full_fold() -> None:
     projector = rw.SnapshotProjector()
     stale = projector.incremental_project(projector.project_run("run-1", RECORDS[:2]), RECORDS[3:])
     filled = projector.incremental_project(stale, RECORDS[2:])
     assert without_resume(filled) == without_resume(rw.SnapshotProjector().project_run("run-1", RECORDS))
 
 
-def test_a_stale_snapshot_stays_stale_while_it_learns_nothing_new() -> None:
+def test_a_snapshot_stays_stale_without_new_events() -> None:
     projector = rw.SnapshotProjector()
     stale = projector.incremental_project(projector.project_run("run-1", RECORDS[:2]), RECORDS[3:])
     assert projector.incremental_project(stale, []).stale
     assert projector.incremental_project(stale, RECORDS[:2]).stale
 
 
-def test_a_log_whose_numbers_have_holes_can_be_projected_from_a_full_read() -> None:
-    """Gaps are allowed by the contract; only ours has none."""
-    holed = [to_record(event, seq) for event, seq in zip(EVENTS, (2, 5, 9, 10, 11, 40, 41), strict=True)]
-    snapshot = rw.SnapshotProjector().project_run("run-1", holed)
+def test_a_full_read_with_gaps_can_be_projected() -> None:
+    """The contract allows gaps in the numbers; our own log has none."""
+    records_with_gaps = [to_record(event, seq) for event, seq in zip(EVENTS, (2, 5, 9, 10, 11, 40, 41), strict=True)]
+    snapshot = rw.SnapshotProjector().project_run("run-1", records_with_gaps)
     assert (snapshot.status, snapshot.last_event_seq, snapshot.stale) == ("FAILED", 41, False)
 
 
 @given(st.permutations(RECORDS), st.lists(st.sampled_from(RECORDS)))
-def test_events_may_come_in_any_order_and_more_than_once(order: list[rw.RunEventRecord], more: Any) -> None:
+def test_order_and_duplicates_of_events_do_not_matter(order: list[rw.RunEventRecord], more: Any) -> None:
     expected = rw.SnapshotProjector().project_run("run-1", RECORDS)
     assert rw.SnapshotProjector().project_run("run-1", [*order, *more]) == expected
     projector = rw.SnapshotProjector()
@@ -103,7 +103,7 @@ def test_events_may_come_in_any_order_and_more_than_once(order: list[rw.RunEvent
     assert projector.alerts == {}
 
 
-def test_events_of_other_runs_are_none_of_its_business() -> None:
+def test_events_of_other_runs_are_ignored() -> None:
     others = [msgspec.structs.replace(record, run_id="run-2") for record in RECORDS]
     projector = rw.SnapshotProjector()
     begun = projector.project_run("run-1", [*others, *RECORDS[:2]])
@@ -121,7 +121,7 @@ def test_a_run_without_events_has_no_snapshot() -> None:
 # Alerts
 
 
-def test_an_invalid_transition_is_told_with_all_that_the_contract_asks_for() -> None:
+def test_an_invalid_transition_alert_has_all_required_facts() -> None:
     projector = rw.SnapshotProjector()
     records = to_records(
         [Event("RunStarted"), Event("StepCompleted", "a"), Event("RunCancelled"), Event("RunCompleted")]
@@ -160,7 +160,7 @@ def test_projecting_again_raises_no_second_alert(events: list[Event]) -> None:
     assert projector.alerts == alerts
 
 
-async def test_alerts_are_kept_in_the_log_once_each() -> None:
+async def test_each_alert_is_stored_in_the_log_once() -> None:
     projector = rw.SnapshotProjector()
     begun = projector.project_run("run-1", RECORDS[:2])
     projector.incremental_project(begun, [to_record(Event("RunStarted", None, 2), 3), RECORDS[4]])
@@ -173,7 +173,7 @@ async def test_alerts_are_kept_in_the_log_once_each() -> None:
 
 
 @pytest.mark.parametrize(("lag", "alerted"), [(0, False), (1_000_000, False), (5_000_000, False), (5_000_001, True)])
-def test_a_projection_more_than_five_seconds_behind_is_an_alert(lag: int, alerted: bool) -> None:
+def test_a_lag_of_more_than_five_seconds_raises_an_alert(lag: int, alerted: bool) -> None:
     projector = rw.SnapshotProjector()
     snapshot = projector.project_run("run-1", RECORDS[:2])
     nine_o_clock = 1_769_850_000_000_000
@@ -181,7 +181,7 @@ def test_a_projection_more_than_five_seconds_behind_is_an_alert(lag: int, alerte
     assert [alert.code for alert in projector.alerts.values()] == ["PROJECTOR_LAG_HIGH"] * alerted
 
 
-def test_a_lag_is_told_once_for_each_event_that_waits() -> None:
+def test_a_lag_alert_is_raised_once_per_waiting_event() -> None:
     projector = rw.SnapshotProjector()
     snapshot = projector.project_run("run-1", RECORDS[:2])
     later = 1_769_850_000_000_000 + 12_345_678
@@ -206,11 +206,11 @@ def test_a_snapshot_cannot_be_changed() -> None:
             setattr(snapshot.steps[0], name, None)
     assert isinstance(snapshot.steps, tuple)
     assert isinstance(snapshot.artifacts, tuple)
-    hash(snapshot)  # nothing in it can change
+    hash(snapshot)  # Every part is immutable, so the snapshot is hashable.
 
 
 @given(streams(20), st.integers(1, 20))
-def test_going_on_from_a_snapshot_leaves_it_as_it_was(events: list[Event], cut: int) -> None:
+def test_an_incremental_projection_does_not_change_its_input(events: list[Event], cut: int) -> None:
     records = to_records([*events, Event("SomethingNew")])
     projector = rw.SnapshotProjector()
     snapshot = projector.project_run("run-1", records[:cut])
@@ -233,21 +233,21 @@ print(whole.resume.hex(), in_two.resume.hex(), whole == in_two)
 
 
 def test_the_same_events_give_the_same_bytes_in_every_process() -> None:
-    """Two processes that projected the same run can compare their snapshots, however each got there."""
-    told: set[str] = set()
+    """Processes can compare their snapshots of a run, whether they projected it at once or incrementally."""
+    encodings: set[str] = set()
     for seed in ("1", "2", "3"):
         paths = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", PROJECT_TWICE], env=environment, capture_output=True, text=True, check=True
         )
-        *resumes, equal = done.stdout.split()
+        *resumes, equal = result.stdout.split()
         assert equal == "True"
-        told.update(resumes)
-    assert len(told) == 1
+        encodings.update(resumes)
+    assert len(encodings) == 1
 
 
-def test_a_snapshot_survives_being_stored() -> None:
+def test_a_stored_snapshot_can_be_continued() -> None:
     projector = rw.SnapshotProjector()
     snapshot = projector.project_run("run-1", RECORDS[:4])
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(snapshot), type=rw.RunSnapshot)
@@ -256,14 +256,14 @@ def test_a_snapshot_survives_being_stored() -> None:
     assert without_resume(end) == without_resume(projector.project_run("run-1", RECORDS))
 
 
-def test_what_people_see_has_no_innards() -> None:
+def test_the_json_of_a_snapshot_has_no_resume_data() -> None:
     document = rw.SnapshotProjector().project_run("run-1", RECORDS).to_json()
     assert "resume" not in document
     assert (document["runId"], document["status"], document["lastEventSeq"]) == ("run-1", "FAILED", 7)
     assert [step["stepId"] for step in document["steps"]] == ["a", "b"]
 
 
-async def test_the_logs_snapshot_is_the_projectors() -> None:
+async def test_the_snapshot_of_the_log_matches_the_projector() -> None:
     run = rw.new_run("run-1", "orders")
     async with rw.open_log("memory://") as log:
         await log.append([rw.new_event(e.event_type, run, step_id=e.step_id, attempt=e.attempt) for e in EVENTS])

@@ -1,4 +1,4 @@
-"""Plans written in Python: what a function writes down."""
+"""Plans in Python: tracing a plan function into a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def check(n: int) -> bool:
     return n > 0
 
 
-def written_down(plan: Any) -> ExecutionPlan:
+def traced_plan(plan: Any) -> ExecutionPlan:
     return plan_from_dict(plan.traced.document, TOOLS).plan
 
 
@@ -43,19 +43,19 @@ def steps_of(plan: Any) -> dict[str, dict[str, Any]]:
     return {step["id"]: step for step in plan.traced.document["steps"]}
 
 
-def test_a_step_is_a_function_still() -> None:
+def test_a_step_outside_a_plan_is_a_plain_function() -> None:
     assert load([1, 2]) == 8
     assert extract.map(["a", "b"]) == [extract("a"), extract("b")]
     assert extract.__name__ == "extract"
 
 
-def test_calling_steps_writes_them_down_and_passing_values_on_makes_dependencies() -> None:
+def test_step_calls_are_traced_and_values_create_dependencies() -> None:
     @rw.plan(version="3")
     def orders(day: str) -> Any:
         rows = extract(day)
         return load(rows["rows"], dry=True)
 
-    plan = written_down(orders)
+    plan = traced_plan(orders)
     assert (plan.plan_id, plan.metadata.plan_version, plan.order) == ("orders", "3", "graph")
     first, second = plan.steps
     assert (first.step_id, first.retry.max_attempts, first.timeout) == ("extract", 4, 30.0)
@@ -65,7 +65,7 @@ def test_calling_steps_writes_them_down_and_passing_values_on_makes_dependencies
     assert plan.result == "{{ steps.load.result }}"
 
 
-def test_the_yaml_of_a_plan_in_python_is_the_same_plan() -> None:
+def test_a_python_plan_written_as_yaml_is_the_same_plan() -> None:
     @rw.plan
     def orders(day: str, many: int = 4, tags: list[str] | None = None) -> Any:
         rows = extract(day)
@@ -74,12 +74,12 @@ def test_the_yaml_of_a_plan_in_python_is_the_same_plan() -> None:
             check.options(id="really", after=[counts])(counts[0])
         return {"counts": counts, "tags": tags}
 
-    plan = written_down(orders)
+    plan = traced_plan(orders)
     again = load_plan(plan_yaml(plan, TOOLS), tools=TOOLS).plan
     assert content_hash(plan_body(again)) == content_hash(plan_body(plan))
 
 
-def test_a_step_called_again_has_a_number_and_one_with_a_name_has_that() -> None:
+def test_repeated_steps_are_numbered_unless_they_have_an_id() -> None:
     @rw.plan
     def twice() -> None:
         extract("a")
@@ -90,7 +90,7 @@ def test_a_step_called_again_has_a_number_and_one_with_a_name_has_that() -> None
     assert list(steps_of(twice)) == ["extract", "extract_2", "third", "extract_3"]
 
 
-def test_mapping_goes_over_the_first_argument() -> None:
+def test_map_iterates_over_the_first_argument() -> None:
     @rw.plan
     def fan(days: list[str]) -> Any:
         return extract.map(days), load.map([[1], [2]], table="t", max_parallel=1)
@@ -102,7 +102,7 @@ def test_mapping_goes_over_the_first_argument() -> None:
     assert steps["load"]["python"]["args"] == {"rows": "{{ item }}", "table": "t"}
 
 
-def test_conditions_hold_for_what_is_called_inside_them() -> None:
+def test_conditions_apply_to_the_steps_called_inside_them() -> None:
     @rw.plan
     def careful(n: int) -> None:
         rows = extract("a")
@@ -122,7 +122,7 @@ def test_conditions_hold_for_what_is_called_inside_them() -> None:
     assert steps_of(careful)["check"]["dependsOn"] == ["extract"]
 
 
-def test_an_order_without_a_value_is_said_with_after() -> None:
+def test_after_adds_a_dependency_without_a_value() -> None:
     @rw.plan
     def ordered() -> None:
         first = extract("a")
@@ -131,7 +131,7 @@ def test_an_order_without_a_value_is_said_with_after() -> None:
     assert steps_of(ordered)["check"]["dependsOn"] == ["extract"]
 
 
-def test_nothing_runs_while_a_plan_is_written_down() -> None:
+def test_steps_do_not_run_while_a_plan_is_traced() -> None:
     @rw.plan
     def harmless() -> None:
         explode()
@@ -141,19 +141,19 @@ def test_nothing_runs_while_a_plan_is_written_down() -> None:
 
 @rw.step
 def explode() -> None:
-    raise AssertionError("a step ran while its plan was written down")
+    raise AssertionError("a step ran while its plan was traced")
 
 
-# What is refused
+# Refused plans
 
 
 def refusal(plan: Any) -> rw.RunwrightError:
     with pytest.raises(rw.RunwrightError) as caught:
-        written_down(plan)
+        traced_plan(plan)
     return caught.value
 
 
-def test_arguments_that_a_step_does_not_take_are_refused() -> None:
+def test_unknown_arguments_of_a_step_are_refused() -> None:
     @rw.plan
     def wrong() -> None:
         load(rows=[], tabel="x")  # pyright: ignore[reportCallIssue]
@@ -164,7 +164,7 @@ def test_arguments_that_a_step_does_not_take_are_refused() -> None:
     assert "load(rows: 'Any', table: 'str' = 'orders'" in error.detail
 
 
-def test_what_another_process_could_not_find_is_refused() -> None:
+def test_a_step_that_cannot_be_imported_is_refused() -> None:
     inner = rw.step(lambda: 1)
 
     @rw.plan
@@ -176,7 +176,7 @@ def test_what_another_process_could_not_find_is_refused() -> None:
     assert "Move it to the top of a module" in error.detail
 
 
-def test_a_decision_on_a_value_names_the_way_out() -> None:
+def test_branching_on_a_symbolic_value_is_refused() -> None:
     @rw.plan
     def hasty(n: int) -> None:
         if extract("a").rows[0] > n:
@@ -185,7 +185,7 @@ def test_a_decision_on_a_value_names_the_way_out() -> None:
     assert refusal(hasty).code == "PLAN_NEEDS_VALUE"
 
 
-def test_a_plan_is_not_called() -> None:
+def test_calling_a_plan_is_refused() -> None:
     @rw.plan
     def one() -> None:
         check(1)
@@ -195,7 +195,7 @@ def test_a_plan_is_not_called() -> None:
 
 
 @pytest.mark.parametrize("kind", ["star", "places", "coroutine"])
-def test_a_function_that_cannot_be_a_plan_says_why(kind: str) -> None:
+def test_unsupported_plan_functions_are_refused(kind: str) -> None:
     def star(*days: str) -> None: ...
     def places(day: str, /) -> None: ...
     async def coroutine() -> None: ...
@@ -204,14 +204,14 @@ def test_a_function_that_cannot_be_a_plan_says_why(kind: str) -> None:
     assert refusal(plan).code == "INVALID_PLAN_SCHEMA"
 
 
-def test_unknown_options_are_named() -> None:
+def test_unknown_options_are_refused_by_name() -> None:
     with pytest.raises(rw.RunwrightError, match="retires"):
         extract.options(retires=3)
     with pytest.raises(rw.RunwrightError, match="nmae"):
         rw.plan(nmae="x")  # type: ignore[call-overload]
 
 
-def test_the_same_id_cannot_be_taken_twice() -> None:
+def test_a_duplicate_step_id_is_refused() -> None:
     @rw.plan
     def twins() -> None:
         extract.options(id="a")("x")
@@ -220,7 +220,7 @@ def test_the_same_id_cannot_be_taken_twice() -> None:
     assert refusal(twins).code == "INVALID_PLAN_SCHEMA"
 
 
-def test_a_condition_belongs_into_a_plan() -> None:
+def test_a_condition_outside_a_plan_is_refused() -> None:
     with pytest.raises(rw.RunwrightError, match=r"@rw\.plan"), rw.when(True):
         pass
 
@@ -243,7 +243,7 @@ class Window:
         (Any, "any"), (Path, "any"), (object(), "any"),
     ],
 )  # fmt: skip
-def test_annotations_say_what_a_parameter_is(hint: Any, kind: str) -> None:
+def test_annotations_determine_parameter_types(hint: Any, kind: str) -> None:
     assert param_type_of_hint(hint) == ParamType(kind)
 
 

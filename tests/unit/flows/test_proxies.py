@@ -1,4 +1,4 @@
-"""Values that are still to come: whatever is done with them, the expression says the same as Python would."""
+"""Symbolic values: operations on them give expressions that evaluate as the same operations in Python."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ plain = st.recursive(
 )
 
 
-def meant(value: Any, **scope: Any) -> Any:
-    """What a run would make of a value that was written down."""
+def evaluated(value: Any, **scope: Any) -> Any:
+    """Evaluate a traced value as a run would."""
     document = to_template(value)
     if isinstance(document, str):
         check(document)
@@ -35,16 +35,16 @@ def meant(value: Any, **scope: Any) -> Any:
 
 
 @given(plain)
-def test_what_is_known_means_itself(value: Any) -> None:
-    assert meant(value) == value
+def test_plain_values_evaluate_to_themselves(value: Any) -> None:
+    assert evaluated(value) == value
 
 
 @given(plain, plain)
-def test_a_part_of_a_value_is_that_part(inner: Any, other: Any) -> None:
+def test_parts_of_a_value_are_found_by_key_and_index(inner: Any, other: Any) -> None:
     for key in ("plain", "with space", "class", 'quo"te', "ünï"):
-        assert meant(SymbolicValue("x")[key], x={key: inner, "other": other}) == inner
-    assert meant(SymbolicValue("x")[1], x=[other, inner]) == inner
-    assert meant(SymbolicValue("x").rows[0].name, x={"rows": [{"name": inner}]}) == inner
+        assert evaluated(SymbolicValue("x")[key], x={key: inner, "other": other}) == inner
+    assert evaluated(SymbolicValue("x")[1], x=[other, inner]) == inner
+    assert evaluated(SymbolicValue("x").rows[0].name, x={"rows": [{"name": inner}]}) == inner
 
 
 OPERATORS: list[Callable[[Any, Any], Any]] = [
@@ -55,37 +55,37 @@ numbers = st.integers(-1000, 1000)
 
 
 @given(numbers, numbers, numbers, st.sampled_from(OPERATORS[:3]), st.sampled_from(OPERATORS))
-def test_sums_and_comparisons_are_pythons(
+def test_arithmetic_and_comparisons_match_python(
     a: int, b: int, c: int, first: Callable[[Any, Any], Any], second: Callable[[Any, Any], Any]
 ) -> None:
     x, y = SymbolicValue("x"), SymbolicValue("y")
-    assert meant(second(first(x, y), c), x=a, y=b) == second(first(a, b), c)
-    assert meant(second(x, first(y, c)), x=a, y=b) == second(a, first(b, c))
+    assert evaluated(second(first(x, y), c), x=a, y=b) == second(first(a, b), c)
+    assert evaluated(second(x, first(y, c)), x=a, y=b) == second(a, first(b, c))
     if first is not operator.sub or second not in OPERATORS[3:]:
-        assert meant(first(c, x), x=a) == first(c, a)
+        assert evaluated(first(c, x), x=a) == first(c, a)
 
 
 @given(st.booleans(), st.booleans(), st.booleans())
-def test_conditions_are_joined_with_signs(a: bool, b: bool, c: bool) -> None:
+def test_conditions_are_combined_with_operators(a: bool, b: bool, c: bool) -> None:
     x, y, z = SymbolicValue("x"), SymbolicValue("y"), SymbolicValue("z")
-    assert meant((x & y) | ~z, x=a, y=b, z=c) == ((a and b) or not c)
-    assert meant(~(x | y) & z, x=a, y=b, z=c) == (not (a or b) and c)
+    assert evaluated((x & y) | ~z, x=a, y=b, z=c) == ((a and b) or not c)
+    assert evaluated(~(x | y) & z, x=a, y=b, z=c) == (not (a or b) and c)
 
 
 @given(texts, texts, texts)
-def test_values_in_texts_stay_values(before: str, after: str, value: str) -> None:
+def test_values_in_formatted_text_are_evaluated(before: str, after: str, value: str) -> None:
     x = SymbolicValue("params.x")
     scope = {"params": {"x": value}}
-    assert meant(f"{before}{x}{after}", **scope) == (value if not before + after else before + value + after)
-    assert meant(before + x + "!", **scope) == f"{before}{value}!"
-    assert meant({"a": [f"<{x}>"]}, **scope) == {"a": [f"<{value}>"]}
-    assert meant(SymbolicValue("y")[f"{before}{x}"], y={before + value: 7}, **scope) == 7
+    assert evaluated(f"{before}{x}{after}", **scope) == (value if not before + after else before + value + after)
+    assert evaluated(before + x + "!", **scope) == f"{before}{value}!"
+    assert evaluated({"a": [f"<{x}>"]}, **scope) == {"a": [f"<{value}>"]}
+    assert evaluated(SymbolicValue("y")[f"{before}{x}"], y={before + value: 7}, **scope) == 7
 
 
 @pytest.mark.parametrize("text", ["{{ x }}", "{% if x %}", "{# x #}", "{{{{", "a {{ b", "}}", "{{{"])
-def test_braces_that_are_meant_literally_are_kept(text: str) -> None:
-    assert meant(text) == text
-    assert meant(f"{text}{SymbolicValue('x')}", x=1) == f"{text}1"
+def test_literal_braces_are_preserved(text: str) -> None:
+    assert evaluated(text) == text
+    assert evaluated(f"{text}{SymbolicValue('x')}", x=1) == f"{text}1"
 
 
 NEEDS: dict[str, Callable[[], object]] = {
@@ -106,17 +106,17 @@ NEEDS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", NEEDS)
-def test_what_needs_the_value_itself_cannot_go_on_and_says_how_to(what: str) -> None:
+@pytest.mark.parametrize("operation", NEEDS)
+def test_operations_that_need_the_value_are_refused_with_advice(operation: str) -> None:
     with pytest.raises(rw.RunwrightError) as caught:
-        NEEDS[what]()
+        NEEDS[operation]()
     assert caught.value.code == "PLAN_NEEDS_VALUE"
     assert ".map(" in caught.value.detail
     assert "rw.when(" in caught.value.detail
     assert "steps.extract.result" in caught.value.detail
 
 
-def test_a_value_that_json_cannot_hold_is_refused() -> None:
+def test_a_value_that_json_cannot_represent_is_refused() -> None:
     with pytest.raises(rw.RunwrightError) as caught:
         to_template({"a": object()})
     assert caught.value.code == "RESULT_NOT_STORABLE"

@@ -1,8 +1,8 @@
-"""Judging by key look-ups: the log folds no history to append, and nobody may notice.
+"""Validation of appends by key look-ups: it gives the same answers as a fold of the whole history.
 
-The log keeps a run's summary on its row and learns the rest from which keys exist. Here its answers are
-compared, event by event, with those of an authority that folds everything it ever accepted, and with
-itself when its memory for keys is taken away.
+The log stores a run's summary on its row and derives the rest from the keys that exist. These tests compare
+its answers, event by event, with those of an authority that folds every event it accepted, and with those
+of a log whose key index is limited.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from runwright.log.memory import MemoryStore
 from support.event_streams import STEPS, Event, Opinion, streams, to_write
 
 
-class Still:
-    """A clock that stands, so that receipts of two logs can be compared."""
+class FixedClock:
+    """A clock that does not advance, so that receipts of two logs can be compared."""
 
     def now(self) -> int:
         return 1_769_846_400_000_000
@@ -52,7 +52,7 @@ Outcomes = list[rw.Receipt | rw.Refusal]
 Sizes = list[tuple[int, bool]]
 
 
-def in_batches(events: list[Event], sizes: Sizes) -> list[Batch]:
+def to_batches(events: list[Event], sizes: Sizes) -> list[Batch]:
     writes = [to_write(event, place) for place, event in enumerate(events, 1)]
     batches: list[Batch] = []
     for number in range(len(writes)):
@@ -67,11 +67,11 @@ def in_batches(events: list[Event], sizes: Sizes) -> list[Batch]:
 batch_sizes = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4)
 
 
-# Three ways to get an answer
+# Three implementations that answer the same batches
 
 
-class Patient:
-    """An authority that folds every event it accepted into one whole state, and judges on that."""
+class FoldingAuthority:
+    """An append authority that folds every accepted event into one state, and validates against it."""
 
     def __init__(self) -> None:
         self.state = RunState(detailed=True)
@@ -81,18 +81,18 @@ class Patient:
         saved = copy.deepcopy((self.state, self.accepted))
         outcomes: Outcomes = []
         for event in batch.events:
-            outcome = self._judge(event)
+            outcome = self._validate(event)
             if isinstance(outcome, rw.Receipt):
                 outcomes.append(outcome)
                 continue
             rest = len(batch.events) - len(outcomes) - 1
             if batch.atomic:
                 self.state, self.accepted = saved
-                outcomes = [kept if kept.run_seq <= len(saved[1]) else NOT_ATTEMPTED for kept in outcomes]
+                outcomes = [receipt if receipt.run_seq <= len(saved[1]) else NOT_ATTEMPTED for receipt in outcomes]
             return [*outcomes, outcome, *[NOT_ATTEMPTED] * rest]
         return outcomes
 
-    def _judge(self, event: rw.RunEventWrite) -> rw.Receipt | rw.Refusal:
+    def _validate(self, event: rw.RunEventWrite) -> rw.Receipt | rw.Refusal:
         earlier = self.accepted.get(event.idempotency_key)
         if earlier is not None:
             return msgspec.structs.replace(earlier, status="duplicate", idempotent=True, persisted=False)
@@ -135,20 +135,20 @@ class CachingStore(MemoryStore):
     """The memory store, with aggregates that are cached from one append to the next as in the other stores."""
 
     def __init__(self) -> None:
-        super().__init__(clock=Still())
-        self._kept: dict[str, RunAggregate] = {}
+        super().__init__(clock=FixedClock())
+        self._cached: dict[str, RunAggregate] = {}
 
     def _load_aggregate(self, run: object) -> RunAggregate:
         row = run.row  # type: ignore[attr-defined]
-        if row.identity.run_id not in self._kept:
-            self._kept[row.identity.run_id] = super()._load_aggregate(run)  # type: ignore[arg-type]
-        return self._kept[row.identity.run_id]
+        if row.identity.run_id not in self._cached:
+            self._cached[row.identity.run_id] = super()._load_aggregate(run)  # type: ignore[arg-type]
+        return self._cached[row.identity.run_id]
 
     def _commit(self, open_run: RunAggregate) -> None:
         super()._commit(open_run)
         open_run.run_key = self._runs[open_run.run_id].row.run_key
         open_run.mark_committed()
-        self._kept[open_run.run_id] = open_run
+        self._cached[open_run.run_id] = open_run
 
 
 def caching() -> rw.RunLog:
@@ -156,7 +156,7 @@ def caching() -> rw.RunLog:
 
 
 async def append_group(log: rw.RunLog, group: list[Batch]) -> list[Outcomes]:
-    """Appends of several callers, committed as one."""
+    """Commit the appends of several callers as one."""
     units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
     await log.store.append_queue.submit(units, log.store.enqueue)
     return [list(unit.results) for unit in units]
@@ -164,7 +164,7 @@ async def append_group(log: rw.RunLog, group: list[Batch]) -> list[Outcomes]:
 
 @contextmanager
 def index_limit(limit: int | None) -> Iterator[None]:
-    """Let runs keep at most this many keys in memory."""
+    """Limit the number of keys that a run keeps in memory."""
     with pytest.MonkeyPatch.context() as patch:
         if limit is not None:
             patch.setattr("runwright.log.append.aggregate.INDEX_LIMIT", limit)
@@ -172,22 +172,24 @@ def index_limit(limit: int | None) -> Iterator[None]:
         yield
 
 
-async def tell(batches: list[Batch], limit: int | None, make: Callable[[], rw.RunLog]) -> tuple[list[Outcomes], str]:
-    """The answers of one log to all the batches, and the summary on the run's row at the end."""
+async def append_batches(
+    batches: list[Batch], limit: int | None, make: Callable[[], rw.RunLog]
+) -> tuple[list[Outcomes], str]:
+    """Append all batches to one log; return its answers and the final summary on the run's row."""
     with index_limit(limit):
         async with make() as log:
             outcomes = [await answer(log, batch) for batch in batches]
-            assert (await log.rebuild(check=True)).different == []  # the row is the fold of the events
+            assert (await log.rebuild(check=True)).different == []  # The row is the fold of the events.
             assert [finding async for finding in log.verify()] == []
             runs = (await log.list_runs()).runs
             return outcomes, runs[0].summary_text if runs else ""
 
 
 def memory() -> rw.RunLog:
-    return rw.open_log("memory://", clock=Still())
+    return rw.open_log("memory://", clock=FixedClock())
 
 
-# A step whose first attempt is asked about long after: found by hand, kept for ever
+# Regression cases: an event of the first attempt arrives after later attempts have started or failed.
 LATE_SCHEDULE = [
     *(Event("RunStarted"), Event("StepStarted", "a"), Event("StepFailed", "a")),
     *(Event("StepStarted", "a", 2), Event("StepFailed", "a", 2)),
@@ -211,19 +213,19 @@ LATE_END_OF_A_RUNNING_STEP = [
 @example(LATE_SCHEDULE, [(8, False)])
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(6, True), (2, True)])
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(1, True)])
-def test_look_ups_and_a_whole_fold_give_the_same_answers(events: list[Event], sizes: Sizes) -> None:
-    patient, batches = Patient(), in_batches(events, sizes)
-    expected = [patient.answer(batch) for batch in batches]
+def test_key_lookups_and_a_full_fold_give_the_same_answers(events: list[Event], sizes: Sizes) -> None:
+    authority, batches = FoldingAuthority(), to_batches(events, sizes)
+    expected = [authority.answer(batch) for batch in batches]
     for make in (memory, caching):
         for limit in (None, 0, 2):
-            outcomes, summary = asyncio.run(tell(batches, limit, make))
+            outcomes, summary = asyncio.run(append_batches(batches, limit, make))
             assert outcomes == expected, (make.__name__, limit)
             if summary:
-                assert summary == msgspec.json.encode(patient.state.summary).decode()
+                assert summary == msgspec.json.encode(authority.state.summary).decode()
 
 
-# An end of the run that is taken back with its batch must not have called off a retry
-END_THAT_IS_TAKEN_BACK = [
+# The end of a run that is rolled back with its batch must not cancel a scheduled retry.
+ROLLED_BACK_END = [
     *(Event("RunStarted"), Event("StepStarted", "c"), Event("StepFailed", "c"), Event("StepRetryScheduled", "c")),
     *(Event("RunFailed"), Event("StepStarted", "a"), Event("StepStarted", "c", 2)),
 ]
@@ -233,10 +235,10 @@ END_THAT_IS_TAKEN_BACK = [
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(6, True), (1, True), (1, True)], [1, 2])
 @example(LATE_SCHEDULE_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
 @example(LATE_END_OF_A_RUNNING_STEP, [(5, True), (1, True), (1, True), (1, True)], [1, 1, 2])
-@example(END_THAT_IS_TAKEN_BACK, [(4, True), (2, True), (1, True)], [1])
-def test_committing_appends_together_changes_no_answer(events: list[Event], sizes: Sizes, groups: list[int]) -> None:
-    patient, batches = Patient(), in_batches(events, sizes)
-    expected = [patient.answer(batch) for batch in batches]
+@example(ROLLED_BACK_END, [(4, True), (2, True), (1, True)], [1])
+def test_group_commit_gives_the_same_answers(events: list[Event], sizes: Sizes, groups: list[int]) -> None:
+    authority, batches = FoldingAuthority(), to_batches(events, sizes)
+    expected = [authority.answer(batch) for batch in batches]
 
     async def in_groups() -> list[Outcomes]:
         outcomes: list[Outcomes] = []
@@ -255,39 +257,39 @@ def test_committing_appends_together_changes_no_answer(events: list[Event], size
 
 
 @given(streams(35))
-def test_the_row_says_what_the_events_say(events: list[Event]) -> None:
-    """After every single append: the summary on the row is the fold of the events up to there."""
+def test_the_summary_on_the_row_matches_the_events(events: list[Event]) -> None:
+    """Check after each append that the summary on the row is the fold of all events so far."""
 
     async def append_all() -> None:
         async with memory() as log:
-            opinion, seen = Opinion(), set[tuple[object, ...]]()
+            model, accepted = Opinion(), set[tuple[object, ...]]()
             for place, event in enumerate(events, 1):
                 (outcome,) = await log.ingest([to_write(event, place)])
                 if isinstance(outcome, rw.Refusal):
                     if outcome.code == "INVALID_TRANSITION":
-                        assert opinion.hear(event) == "illegal"
+                        assert model.hear(event) == "illegal"
                     else:
                         assert outcome.code == "EVENT_ID_REUSED"
                     continue
-                assert (outcome.status == "duplicate") == (event[:3] in seen)
+                assert (outcome.status == "duplicate") == (event[:3] in accepted)
                 if outcome.status == "appended":
-                    seen.add(event[:3])
-                    opinion.hear(event)
+                    accepted.add(event[:3])
+                    model.hear(event)
                 summary = (await log.find_run("run-1")).summary
-                counts = opinion.counts()
+                counts = model.counts()
                 assert {name: getattr(summary, name) for name in counts} == counts
-                assert summary.retrying_steps == len(opinion.retrying())
-                assert summary.waiting_approvals == opinion.waiting_approvals()
-                assert (summary.status, summary.inconsistent) == (opinion.run_status, False)
-                assert summary.last_event_seq == len(seen)
+                assert summary.retrying_steps == len(model.retrying())
+                assert summary.waiting_approvals == model.waiting_approvals()
+                assert (summary.status, summary.inconsistent) == (model.run_status, False)
+                assert summary.last_event_seq == len(accepted)
                 assert (await log.rebuild(check=True)).different == []
 
     asyncio.run(append_all())
 
 
 @given(streams(35))
-def test_a_run_that_only_observes_folds_what_it_stored(events: list[Event]) -> None:
-    """There a key in the log does not mean that its event took effect."""
+def test_an_observed_run_folds_its_stored_events(events: list[Event]) -> None:
+    """Without enforcement, a key in the log does not mean that its event took effect."""
 
     async def observe(limit: int | None) -> tuple[str, list[rw.Alert]]:
         with index_limit(limit):
@@ -313,15 +315,17 @@ def test_a_run_that_only_observes_folds_what_it_stored(events: list[Event]) -> N
 
 @pytest.mark.parametrize("limit", [None, 0, 2])
 @pytest.mark.parametrize("make", [memory, caching])
-async def test_four_attempts_of_three_steps_are_told_apart(limit: int | None, make: Callable[[], rw.RunLog]) -> None:
+async def test_attempts_of_several_steps_are_tracked_separately(
+    limit: int | None, make: Callable[[], rw.RunLog]
+) -> None:
     events = [Event("RunStarted")]
     for attempt in (1, 2, 3, 4):
         events += [Event("StepStarted", step, attempt) for step in STEPS]
         events += [Event("StepFailed", step, attempt) for step in STEPS]
         events += [Event("StepRetryScheduled", step, attempt) for step in STEPS]
-    outcomes, _ = await tell(in_batches(events, [(1, True)]), limit, make)
+    outcomes, _ = await append_batches(to_batches(events, [(1, True)]), limit, make)
     assert [outcome.status for (outcome,) in outcomes] == ["appended"] * len(events)
     late = [Event("StepCompleted", step, attempt) for step in STEPS for attempt in (4, 1, 3, 2)]
-    outcomes, _ = await tell(in_batches(events + late, [(1, False)]), limit, make)
-    told = [outcome.facts["actualState"] for (outcome,) in outcomes[-12:] if isinstance(outcome, rw.Refusal)]
-    assert told == ["FAILED"] * 12
+    outcomes, _ = await append_batches(to_batches(events + late, [(1, False)]), limit, make)
+    states = [outcome.facts["actualState"] for (outcome,) in outcomes[-12:] if isinstance(outcome, rw.Refusal)]
+    assert states == ["FAILED"] * 12

@@ -1,4 +1,4 @@
-"""Events from elsewhere and from before: normalised on import, folded for ever."""
+"""Import of foreign and old events: they are normalised, and old logs fold to the same snapshots."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.events import History
 from support.paths import CORPUS
 
 
-async def imported(log: rw.RunLog, *documents: dict[str, object]) -> list[str]:
+async def import_documents(log: rw.RunLog, *documents: dict[str, object]) -> list[str]:
     outcomes = await Importer(log).import_lines([msgspec.json.encode(document) for document in documents])
     return [outcome.status for outcome in outcomes]
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.jsonl")), ids=lambda path: path.stem)
-async def test_a_log_of_long_ago_still_gives_the_snapshot_it_gave_then(path: Path) -> None:
-    """Never change a file of the corpus: if one of these fails, the fold broke its promise to old logs."""
+async def test_corpus_logs_fold_to_their_recorded_snapshots(path: Path) -> None:
+    """Never change a file of the corpus: a failure here means that the fold of old logs has changed."""
     async with rw.open_log("memory://") as log:
         outcomes = await Importer(log).import_lines(path.read_bytes().splitlines())
         assert {outcome.status for outcome in outcomes} == {"appended"}
@@ -32,11 +32,11 @@ async def test_a_log_of_long_ago_still_gives_the_snapshot_it_gave_then(path: Pat
         assert {outcome.status for outcome in again} == {"duplicate"}
 
 
-async def test_the_example_of_the_first_contract_is_normalised() -> None:
-    """Its id is no UUID v4, its key fits no formula, its payload is at the root."""
+async def test_the_example_of_contract_v1_is_normalised() -> None:
+    """Import an event whose id is no UUID v4, whose key is not ours, and whose payload is at the root."""
     old = json.loads((CORPUS / "v1-root-payload.jsonl").read_text().splitlines()[0])
     async with rw.open_log("memory://") as log:
-        assert await imported(log, old) == ["appended"]
+        assert await import_documents(log, old) == ["appended"]
         (record,) = await log.read(old["runId"])
         assert record.foreign_event_id == old["eventId"] != record.event_id
         assert record.idempotency_key != old["idempotencyKey"]
@@ -48,7 +48,7 @@ async def test_the_example_of_the_first_contract_is_normalised() -> None:
         assert (await log.snapshot(old["runId"])).started_at == old["startedAt"]
 
 
-async def test_an_old_event_whose_run_is_not_known_is_refused_with_what_is_missing() -> None:
+async def test_an_old_event_without_scope_is_refused_with_the_field() -> None:
     async with rw.open_log("memory://") as log:
         (outcome,) = await Importer(log).import_lines(
             [b'{"eventType":"STEP_STARTED","runId":"r","stepId":"a","emittedAt":"2026-01-01T00:00:00Z","eventId":"1"}']
@@ -58,17 +58,17 @@ async def test_an_old_event_whose_run_is_not_known_is_refused_with_what_is_missi
         assert (await log.list_runs()).runs == []
 
 
-async def test_payloads_of_imported_records_stay_byte_for_byte(event: History) -> None:
+async def test_imported_payloads_are_stored_byte_for_byte(event: History) -> None:
     odd = b'{ "x" : 1.50 }'
-    strange = msgspec.structs.replace(event("RunQueued"), raw_payload=msgspec.Raw(odd))
-    async with rw.open_log("memory://") as here, rw.open_log("memory://") as there:
-        await here.append([strange])
-        lines = [line async for line in export_run(here, "run-1")]
-        await Importer(there).import_lines(lines)
-        assert bytes((await there.read("run-1"))[0].raw_payload) == odd
+    write = msgspec.structs.replace(event("RunQueued"), raw_payload=msgspec.Raw(odd))
+    async with rw.open_log("memory://") as source, rw.open_log("memory://") as target:
+        await source.append([write])
+        lines = [line async for line in export_run(source, "run-1")]
+        await Importer(target).import_lines(lines)
+        assert bytes((await target.read("run-1"))[0].raw_payload) == odd
 
 
-async def test_a_refused_line_stops_its_run_but_not_what_came_before_it(event: History) -> None:
+async def test_a_refused_line_stops_only_later_lines_of_its_run(event: History) -> None:
     async with rw.open_log("memory://") as log:
         good, bad = msgspec.json.encode(event("RunQueued")), b'{"runId":"run-1","tenantId":"t","planId":"p"}'
         other = msgspec.json.encode(History("run-2")("RunQueued"))
@@ -80,7 +80,7 @@ async def test_a_refused_line_stops_its_run_but_not_what_came_before_it(event: H
         ]  # fmt: skip
 
 
-async def test_a_refused_first_line_makes_no_run(event: History) -> None:
+async def test_a_refused_first_line_creates_no_run(event: History) -> None:
     wrong = msgspec.structs.replace(event("RunQueued"), idempotency_key="0" * 64)
     async with rw.open_log("memory://") as log:
         (outcome,) = await Importer(log).import_lines([msgspec.json.encode(wrong)])
@@ -88,13 +88,13 @@ async def test_a_refused_first_line_makes_no_run(event: History) -> None:
         assert (await log.list_runs()).runs == []
 
 
-async def test_the_second_pause_of_an_old_stream_is_not_taken_for_the_first() -> None:
+async def test_repeated_pauses_of_an_old_stream_are_distinct_events() -> None:
     base = {"tenantId": "t", "projectId": "p", "environmentId": "e", "planId": "old", "planVersion": "1"}
     stream = [
         {"eventType": name, "eventId": str(number), "runId": "r", "emittedAt": "2026-01-05T08:00:00Z", "context": base}
         for number, name in enumerate(["RUN_STARTED", "RUN_PAUSED", "RUN_RESUMED", "RUN_PAUSED", "RUN_RESUMED"])
     ]
     async with rw.open_log("memory://") as log:
-        assert await imported(log, *stream) == ["appended"] * 5
+        assert await import_documents(log, *stream) == ["appended"] * 5
         assert (await log.snapshot("r")).pauses == 2
-        assert await imported(log, *stream) == ["duplicate"] * 5
+        assert await import_documents(log, *stream) == ["duplicate"] * 5

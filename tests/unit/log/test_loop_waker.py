@@ -1,4 +1,4 @@
-"""Calls that threads leave for an event loop."""
+"""Calls that threads schedule on an event loop."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from runwright.log.loop_waker import LoopWaker
 
 
 @pytest.fixture(params=["counter", "socket"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With event counters, and without, as on systems that have none."""
+def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test with eventfd and without, as on systems that do not have it."""
     monkeypatch.setattr("runwright.log.loop_waker._HAS_EVENTFD", request.param == "counter")
     return request.param
 
 
-def test_every_call_of_every_thread_arrives_in_its_order(way: str) -> None:
+def test_calls_of_each_thread_arrive_in_order(mechanism: str) -> None:
     async def main() -> list[tuple[int, int]]:
-        heard: list[tuple[int, int]] = []
-        bell = LoopWaker(asyncio.get_running_loop())
+        received: list[tuple[int, int]] = []
+        waker = LoopWaker(asyncio.get_running_loop())
 
-        def leave(number: int) -> None:
+        def schedule(number: int) -> None:
             for call in range(200):
-                bell.call_soon(heard.append, (number, call))
+                waker.call_soon(received.append, (number, call))
 
-        threads = [threading.Thread(target=leave, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=schedule, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         async with asyncio.timeout(10):
-            while len(heard) < 800:  # noqa: ASYNC110 - what tells us is what is tested
+            while len(received) < 800:  # noqa: ASYNC110 - an asyncio.Event would depend on the waker under test
                 await asyncio.sleep(0.001)
-        bell.close()
-        return heard
+        waker.close()
+        return received
 
-    heard = asyncio.run(main())
+    received = asyncio.run(main())
     for number in range(4):
-        assert [call for who, call in heard if who == number] == list(range(200))
+        assert [call for thread_number, call in received if thread_number == number] == list(range(200))
 
 
-def test_a_call_that_fails_does_not_keep_others_from_being_heard(way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_call_does_not_block_later_calls(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> list[str]:
-        heard: list[str] = []
-        bell = LoopWaker(asyncio.get_running_loop())
-        bell.call_soon(lambda: 1 / 0)
-        bell.call_soon_here(heard.append, "next")
-        while not heard:  # noqa: ASYNC110
+        received: list[str] = []
+        waker = LoopWaker(asyncio.get_running_loop())
+        waker.call_soon(lambda: 1 / 0)
+        waker.call_soon_here(received.append, "next")
+        while not received:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        bell.close()
-        return heard
+        waker.close()
+        return received
 
     with caplog.at_level(logging.ERROR):
         assert asyncio.run(main()) == ["next"]
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_was_left_is_heard_at_the_end_and_nothing_afterwards(way: str) -> None:
+def test_close_runs_pending_calls_and_ignores_later_ones(mechanism: str) -> None:
     async def main() -> list[str]:
-        heard: list[str] = []
-        bell = LoopWaker(asyncio.get_running_loop())
-        bell.call_soon(heard.append, "before")
-        bell.close()
-        bell.call_soon(heard.append, "after")
+        received: list[str] = []
+        waker = LoopWaker(asyncio.get_running_loop())
+        waker.call_soon(received.append, "before")
+        waker.close()
+        waker.call_soon(received.append, "after")
         await asyncio.sleep(0.01)
-        return heard
+        return received
 
     assert asyncio.run(main()) == ["before"]

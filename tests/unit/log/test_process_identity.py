@@ -1,4 +1,4 @@
-"""A process that /proc hides is not taken for dead."""
+"""A process that is hidden in /proc is not considered dead."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runwright.log import leases as holder
+from runwright.log import leases
 from runwright.log.model import Holder
 
 
-def test_a_hidden_process_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Holder(holder._host(), 1, "77")
+def test_a_hidden_process_is_dead_only_if_its_pid_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Holder(leases._host(), 1, "77")
     real = Path.read_text
 
     def hidden(self: Path, *arguments: object, **more: object) -> str:
@@ -26,10 +26,10 @@ def test_a_hidden_process_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refused)
-    assert not holder.is_dead(other)
+    assert not leases.is_dead(other)
 
     def gone(pid: int, number: int) -> None:
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", gone)
-    assert holder.is_dead(other)
+    assert leases.is_dead(other)

@@ -1,4 +1,4 @@
-"""The threads that read: what becomes of a question when things go wrong around it."""
+"""The reader threads of SQLite: pending reads on close, cancelled reads, and errors."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
 
-async def test_what_was_asked_before_the_end_is_answered(path: Path) -> None:
+async def test_close_waits_for_pending_reads(path: Path) -> None:
     readers = SqliteReaders(path, asyncio.get_running_loop())
-    asked = [asyncio.create_task(readers.read(_count)) for _ in range(50)]
+    reads = [asyncio.create_task(readers.read(_count)) for _ in range(50)]
     await asyncio.sleep(0)
     await readers.close()
-    assert await asyncio.gather(*asked) == [0] * 50
+    assert await asyncio.gather(*reads) == [0] * 50
     assert not [thread for thread in threading.enumerate() if path.name in thread.name]
 
 
-async def test_whoever_stops_waiting_keeps_nobody_else_from_an_answer(path: Path) -> None:
+async def test_a_cancelled_read_does_not_block_other_reads(path: Path) -> None:
     readers, gate = SqliteReaders(path, asyncio.get_running_loop()), threading.Event()
-    asked = [asyncio.create_task(readers.read(lambda _: gate.wait(10))) for _ in range(2)]
+    reads = [asyncio.create_task(readers.read(lambda _: gate.wait(10))) for _ in range(2)]
     await asyncio.sleep(0)
-    asked[0].cancel()
+    reads[0].cancel()
     gate.set()
-    assert await asked[1]
+    assert await reads[1]
     assert await readers.read(_count) == 0
-    assert asked[0].cancelled()
+    assert reads[0].cancelled()
     await readers.close()
 
 
-async def test_what_goes_wrong_reaches_the_one_who_asked_and_the_thread_goes_on(path: Path) -> None:
+async def test_an_error_reaches_its_caller_and_the_thread_survives(path: Path) -> None:
     def locked(_: Cursor) -> None:
         raise apsw.BusyError("database is locked")
 
@@ -49,9 +49,9 @@ async def test_what_goes_wrong_reaches_the_one_who_asked_and_the_thread_goes_on(
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "text that nobody here wrote")
 
     readers = SqliteReaders(path, asyncio.get_running_loop())
-    for work, code in ((locked, "STORE_UNAVAILABLE"), (broken, "STORE_CORRUPT")) * 3:
+    for query, code in ((locked, "STORE_UNAVAILABLE"), (broken, "STORE_CORRUPT")) * 3:
         with pytest.raises(rw.RunwrightError) as caught:
-            await readers.read(work)
+            await readers.read(query)
         assert caught.value.code == code
     assert await readers.read(_count) == 0
     await readers.close()

@@ -1,4 +1,4 @@
-"""A dbt manifest as a plan."""
+"""Plans created from dbt manifests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def needs(body: bytes, **options: Any) -> dict[str, list[str]]:
     return {step["id"]: step["dependsOn"] for step in plan["steps"]}
 
 
-def test_each_node_is_a_step_after_those_it_is_made_of() -> None:
+def test_each_node_is_a_step_that_depends_on_its_parents() -> None:
     body = manifest(
         node("orders", "seed.shop.raw", "source.shop.outside"),
         node("raw", kind="seed"),
@@ -55,7 +55,7 @@ def test_each_node_is_a_step_after_those_it_is_made_of() -> None:
     }
 
 
-def test_an_ephemeral_model_is_a_part_of_others() -> None:
+def test_ephemeral_models_are_replaced_by_their_parents() -> None:
     body = manifest(
         node("raw"),
         node("middle", "model.shop.raw", materialized="ephemeral"),
@@ -65,7 +65,7 @@ def test_an_ephemeral_model_is_a_part_of_others() -> None:
     assert needs(body) == {"raw": [], "top": ["raw"]}
 
 
-def test_tests_can_hold_up_what_builds_on_what_they_test() -> None:
+def test_with_gate_dependents_wait_for_tests_of_their_parents() -> None:
     body = manifest(
         node("a"),
         node("b", "model.shop.a"),
@@ -80,18 +80,18 @@ def test_tests_can_hold_up_what_builds_on_what_they_test() -> None:
     assert gated["test_both"] == ["a", "b"]
 
 
-def test_a_unit_test_is_a_test() -> None:
+def test_a_unit_test_is_a_step_after_its_model() -> None:
     unit = node("adds_up", "model.shop.a", kind="unit_test")
     body = manifest(node("a"), unit_tests={unit["unique_id"]: unit})
     assert needs(body)["adds_up"] == ["a"]
 
 
-def test_two_nodes_of_one_name_are_told_apart() -> None:
+def test_nodes_with_the_same_name_get_qualified_ids() -> None:
     body = manifest(node("orders"), node("orders", kind="seed"), node("x", "model.shop.orders"))
     assert needs(body) == {"seed.shop.orders": [], "model.shop.orders": [], "x": ["model.shop.orders"]}
 
 
-def test_a_name_that_no_step_can_have_is_changed() -> None:
+def test_reserved_characters_in_node_names_are_replaced() -> None:
     assert list(needs(manifest(node("a/b[1]")))) == ["a_b_1_"]
 
 
@@ -109,14 +109,14 @@ def test_a_name_that_no_step_can_have_is_changed() -> None:
         (b'{"metadata": {"dbt_schema_version": "%s"}, "nodes": {"x": {}}}' % V12.encode(), "Invalid node x"),
     ],
 )
-def test_what_is_no_manifest_or_an_unknown_one_is_refused(body: bytes, sentence: str) -> None:
+def test_invalid_or_unknown_manifests_are_refused(body: bytes, sentence: str) -> None:
     with pytest.raises(RunwrightError, match=sentence) as refused:
         plan_from_manifest(body, ".", options={})
     assert refused.value.code == "INVALID_PLAN_SCHEMA"
 
 
 @given(st.data())
-def test_whatever_builds_on_whatever_the_order_is_kept(data: st.DataObject) -> None:
+def test_steps_of_any_manifest_follow_their_dependencies(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 12))
     kinds = [data.draw(st.sampled_from(["model", "seed", "test"])) for _ in range(count)]
     ids = [f"{kind}.shop.n{number}" for number, kind in enumerate(kinds)]
@@ -129,7 +129,7 @@ def test_whatever_builds_on_whatever_the_order_is_kept(data: st.DataObject) -> N
         plan = plan_from_manifest(manifest(*nodes), ".", options={}, gate=gate)
         seen: set[str] = set()
         for step in plan["steps"]:
-            assert set(step["dependsOn"]) <= seen, "what a step needs is declared before it"
+            assert set(step["dependsOn"]) <= seen, "a step must be declared after its dependencies"
             seen.add(step["id"])
         for each in nodes:
             step = next(step for step in plan["steps"] if step["dbt"]["node"] == each["unique_id"])

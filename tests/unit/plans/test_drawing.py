@@ -1,4 +1,4 @@
-"""Drawings of a plan: every step is there, every arrow, and large plans stay readable or become a list."""
+"""Drawings of a plan: every step and every arrow is drawn; large plans are drawn as a list."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def graph(order: str = "graph", **needs: str) -> ExecutionPlan:
     return plan_from_dict({"plan": "p", "order": order, "steps": steps}, KINDS).plan
 
 
-def test_a_sequence() -> None:
+def test_sequential_steps_are_drawn_in_one_lane() -> None:
     assert graph_text(graph("sequential", a="", b="", c="")) == "● a  noop\n│\n● b  noop\n│\n● c  noop\n"
 
 
-def test_a_branch_and_a_join() -> None:
+def test_branch_and_join_are_drawn_with_two_lanes() -> None:
     assert graph_text(graph(extract="", load="extract", check="extract", report="load check")) == (
         "●   extract  noop\n"
         "├─╮\n"
@@ -39,11 +39,11 @@ def test_a_branch_and_a_join() -> None:
     )  # fmt: skip
 
 
-def test_steps_that_have_nothing_to_do_with_each_other_do_not_touch() -> None:
+def test_independent_steps_are_not_connected() -> None:
     assert graph_text(graph(a="", b="", c="b")) == "● a  noop\n\n● b  noop\n│\n● c  noop\n"
 
 
-def test_an_arrow_passes_behind_the_lanes_it_crosses() -> None:
+def test_arrows_are_drawn_behind_the_lanes_they_cross() -> None:
     assert graph_text(graph(a="", b="", c="", d="a", e="a b c d")) == (
         "●       a  noop\n"
         "│ ●     b  noop\n"
@@ -55,21 +55,21 @@ def test_an_arrow_passes_behind_the_lanes_it_crosses() -> None:
     )  # fmt: skip
 
 
-def test_loops_and_conditions_are_noted() -> None:
+def test_loops_and_conditions_are_shown_in_labels() -> None:
     steps = [{"id": "a", "noop": {}, "foreach": [1], "when": True}]
     plan = plan_from_dict({"plan": "p", "steps": steps}, KINDS).plan
     assert graph_text(plan) == "● a  noop, for each, when\n"
     assert "noop · for each · when" in graph_svg(plan)
 
 
-def test_beyond_two_hundred_steps_there_is_a_list() -> None:
+def test_more_than_200_steps_are_drawn_as_a_list() -> None:
     names = {f"s{number}": f"s{number - 1}" if number else "" for number in range(201)}
     lines = graph_text(graph(**names)).splitlines()
     assert lines[:2] == ["s0", "s1   <- s0"]
     assert len(lines) == 201
 
 
-def test_what_is_too_wide_becomes_a_list_too() -> None:
+def test_graphs_that_are_too_wide_are_drawn_as_a_list() -> None:
     names = {
         "a": "",
         **{f"s{number}": "a" for number in range(60)},
@@ -88,53 +88,55 @@ graphs = st.lists(st.lists(st.integers(0, 40), max_size=4), min_size=1, max_size
 )
 
 
-def joined(text: str, plan: ExecutionPlan) -> set[tuple[str, str]]:
-    """The arrows of a drawing, read back from its lines alone."""
+def parse_arrows(text: str, plan: ExecutionPlan) -> set[tuple[str, str]]:
+    """Parse the arrows of a drawing from its lines."""
     lanes: dict[int, str] = {}
     arrows: set[tuple[str, str]] = set()
     reached: dict[int, set[str]] = {}
     margin = max(len(line) - len(line.lstrip("●│├┤┼╮╭┬╯╰┴─ ")) for line in text.splitlines())
     for line in text.splitlines():
         row, label = line[:margin], line[margin:].split()
-        for place in [place for place in lanes if row[place : place + 1] in ("", " ")]:
-            del lanes[place]
+        for column in [column for column in lanes if row[column : column + 1] in ("", " ")]:
+            del lanes[column]
         if not label:
             reached = {}
-            for stretch in re.finditer(r"[├┤┼╮╭┬╯╰┴│─]*[─][├┤┼╮╭┬╯╰┴│─]*", row):
-                inside = range(stretch.start(), stretch.end())
-                sources = {lanes[place] for place in inside if row[place] in "├┤┼╯╰┴" and place in lanes}
-                for place in inside:
-                    if row[place] in "├┤┼╮╭┬":
-                        reached[place] = sources
-                for place in inside:
-                    if row[place] in "╯╰┴─":
-                        lanes.pop(place, None)
+            for segment in re.finditer(r"[├┤┼╮╭┬╯╰┴│─]*[─][├┤┼╮╭┬╯╰┴│─]*", row):
+                inside = range(segment.start(), segment.end())
+                sources = {lanes[column] for column in inside if row[column] in "├┤┼╯╰┴" and column in lanes}
+                for column in inside:
+                    if row[column] in "├┤┼╮╭┬":
+                        reached[column] = sources
+                for column in inside:
+                    if row[column] in "╯╰┴─":
+                        lanes.pop(column, None)
             continue
-        [place] = [place for place, sign in enumerate(row) if sign == "●"]
-        arrows |= {(source, label[0]) for source in reached.get(place, {lanes[place]} if place in lanes else set())}
-        lanes[place] = label[0]
+        [column] = [column for column, character in enumerate(row) if character == "●"]
+        arrows |= {(source, label[0]) for source in reached.get(column, {lanes[column]} if column in lanes else set())}
+        lanes[column] = label[0]
         reached = {}
     return arrows
 
 
 @given(graphs)
-def test_the_arrows_can_be_read_back_from_the_drawing(names: dict[str, str]) -> None:
+def test_text_drawing_has_exactly_the_arrows_of_the_plan(names: dict[str, str]) -> None:
     plan = graph(**names)
     text = graph_text(plan)
-    assert joined(text, plan) == {(source, name) for name, sources in names.items() for source in sources.split()}
+    assert parse_arrows(text, plan) == {(source, name) for name, sources in names.items() for source in sources.split()}
     assert sorted(line.split()[-2] for line in text.splitlines() if "●" in line) == sorted(names)
 
 
 @given(graphs)
-def test_a_picture_has_every_step_and_every_arrow_and_no_overlap(names: dict[str, str]) -> None:
+def test_svg_has_all_steps_and_arrows_without_overlap(names: dict[str, str]) -> None:
     plan = graph(**names)
     root = ElementTree.fromstring(graph_svg(plan))
     assert [text.text for text in root.iter(f"{SVG}text") if text.get("class") == "id"] == list(names)
     arrows = [path for path in root.iter(f"{SVG}path") if path.get("class") == "arrow"]
     assert len(arrows) == sum(len(sources.split()) for sources in names.values())
     boxes = [box for box in root.iter(f"{SVG}rect") if box.get("class") == "box"]
-    places = sorted((float(box.get("y") or 0), float(box.get("x") or 0), float(box.get("width") or 0)) for box in boxes)
-    for (top, left, width), (other_top, other_left, _) in pairwise(places):
+    positions = sorted(
+        (float(box.get("y") or 0), float(box.get("x") or 0), float(box.get("width") or 0)) for box in boxes
+    )
+    for (top, left, width), (other_top, other_left, _) in pairwise(positions):
         assert top != other_top or left + width < other_left
     tops = {number: float(box.get("y") or 0) for number, box in enumerate(boxes)}
     assert all(
@@ -142,7 +144,7 @@ def test_a_picture_has_every_step_and_every_arrow_and_no_overlap(names: dict[str
     )
 
 
-def test_a_picture_stands_by_itself_and_shows_text_as_text() -> None:
+def test_svg_is_self_contained_and_escapes_text() -> None:
     plan = plan_from_dict({"plan": '<p> & "q"', "steps": [{"id": "a<b>&'c", "noop": {}}]}, KINDS).plan
     svg = graph_svg(plan)
     root = ElementTree.fromstring(svg)
@@ -160,13 +162,13 @@ def test_a_large_plan_can_be_drawn(shape: str) -> None:
         names = {f"s{number}": f"s{number - 1}" if number else "" for number in range(size)}
     elif shape == "fan":
         names = {"a": "", **{f"s{number}": "a" for number in range(size)}}
-    else:  # arrows from the first step to every later one would bend in every layer
+    else:  # Arrows from the first step to every later one would bend in every layer.
         names = {"a": "", **{f"s{number}": f"a s{number - 1}" if number else "a" for number in range(size)}}
     plan = graph(**names)
     assert graph_svg(plan).count('class="box"') == len(plan.steps)
     assert len(graph_text(plan).splitlines()) == len(plan.steps)
 
 
-def test_a_straight_line_is_drawn_straight() -> None:
+def test_layout_aligns_a_chain_vertically() -> None:
     drawing = compute_layout([[], [0], [1], [2]], [100.0, 80.0, 120.0, 60.0], 20.0)
-    assert len({round(spot.x, 3) for spot in drawing.nodes}) == 1
+    assert len({round(node.x, 3) for node in drawing.nodes}) == 1

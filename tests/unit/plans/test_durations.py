@@ -1,4 +1,4 @@
-"""Durations: as people write them, and back."""
+"""Durations: parsing and formatting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runwright.plans.durations import MAX_SECONDS, InvalidDuration, format_durat
         ("1d 2h 3m 4s 5ms", 93784.005), ("1.5h", 5400.0), (" 30s ", 30.0), ("0s", 0.0), ("5m500ms", 300.5),
     ],
 )  # fmt: skip
-def test_durations_by_example(value: Any, seconds: float) -> None:
+def test_durations_are_parsed(value: Any, seconds: float) -> None:
     assert parse_duration(value) == seconds
 
 
@@ -43,7 +43,7 @@ NOT_DURATIONS = [
 
 
 @pytest.mark.parametrize("value", [*NOT_DURATIONS, float("nan"), float("inf"), 10**400])
-def test_what_is_no_duration(value: Any) -> None:
+def test_invalid_durations_are_refused(value: Any) -> None:
     with pytest.raises(InvalidDuration, match="duration"):
         parse_duration(value)
 
@@ -53,7 +53,7 @@ def test_what_is_no_duration(value: Any) -> None:
     | st.integers(0, 10**9).map(float)
     | st.integers(0, 10**9).map(lambda millis: millis / 1000)
 )
-def test_a_duration_that_was_written_is_read_back(seconds: float) -> None:
+def test_formatted_durations_parse_to_the_same_value(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
@@ -61,5 +61,5 @@ def test_a_duration_that_was_written_is_read_back(seconds: float) -> None:
     ("seconds", "text"),
     [(0.0, "0s"), (30.0, "30s"), (90.0, "1m30s"), (5400.0, "1h30m"), (86400.0, "1d"), (0.5, "500ms")],
 )
-def test_durations_are_written_short(seconds: float, text: str) -> None:
+def test_durations_are_formatted_in_short_form(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

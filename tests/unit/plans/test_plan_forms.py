@@ -1,4 +1,4 @@
-"""One plan, however it is written: short or in full, YAML or JSON, file or data."""
+"""All forms of a plan load as the same plan: short or full, YAML or JSON, file or data."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def test_the_short_and_the_full_form_have_the_same_hash() -> None:
     assert plan_body(load_text(SHORT).plan) == plan_body(load_text(FULL).plan)
 
 
-def test_the_canonical_bytes_are_a_plan_file_themselves() -> None:
+def test_canonical_bytes_load_as_the_same_plan() -> None:
     body = plan_body(load_text(SHORT).plan)
     assert plan_body(load_text(body).plan) == body
 
 
-def test_what_is_written_out_at_its_default_does_not_change_the_hash() -> None:
+def test_explicit_defaults_do_not_change_the_hash() -> None:
     plain = "plan: p\nsteps: [{id: a, foreach: [1], noop: {}}]"
     wordy = """
         plan: p
@@ -142,13 +142,13 @@ def test_what_is_written_out_at_its_default_does_not_change_the_hash() -> None:
     assert plan_body(load_text(plain).plan) == plan_body(load_text(wordy).plan)
 
 
-def test_the_smallest_plan() -> None:
+def test_the_smallest_plan_is_sequential_with_a_hash_version() -> None:
     plan = load_text('plan: hello\nsteps:\n  - {id: greet, shell: "echo hello"}\n').plan
     assert plan.order is Order.SEQUENTIAL
     assert plan_version(plan) == content_hash(plan_body(plan))
 
 
-def test_a_kind_that_is_called_like_a_field_can_be_used_in_the_full_form() -> None:
+def test_a_kind_named_like_a_field_works_in_the_full_form() -> None:
     step = load_text("plan: p\nsteps: [{id: a, kind: timeout, timeout: 5s}]").plan.steps[0]
     assert (step.kind, step.timeout) == ("timeout", 5.0)
 
@@ -174,12 +174,12 @@ def test_json_gives_the_same_plan() -> None:
         assert plan_body(load_text(text, "plan.json").plan) == plan_body(load_text(FULL).plan)
 
 
-def test_json_escapes_that_yaml_does_not_know_are_read() -> None:
+def test_json_escapes_unknown_to_yaml_are_read() -> None:
     text = '{"plan": "p", "description": "\\/ \\ud83d\\ude00", "steps": [{"id": "a", "noop": {}}]}'
     assert load_text(text).plan.metadata.description == "/ 😀"
 
 
-def test_data_gives_the_same_plan_and_does_not_share_it() -> None:
+def test_data_gives_the_same_plan_and_is_copied() -> None:
     data: dict[str, Any] = {"plan": "p", "params": {"list": [1]}, "steps": [{"id": "a", "noop": {}}]}
     plan = plan_from_dict(data, KINDS).plan
     data["params"]["list"].append(2)
@@ -187,7 +187,7 @@ def test_data_gives_the_same_plan_and_does_not_share_it() -> None:
     assert plan_body(plan) == plan_body(load_text("plan: p\nparams: {list: [1]}\nsteps: [{id: a, noop: {}}]").plan)
 
 
-def test_problems_of_data_name_the_field() -> None:
+def test_problems_of_data_name_the_path_of_the_field() -> None:
     data = {
         "plan": "p",
         "steps": [{"id": "a", "noop": {}}, {"id": "b", "noop": {}, "retry": {"maxAttempts": 0}, "when": 3}],
@@ -201,13 +201,13 @@ def test_problems_of_data_name_the_field() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"bytes", "\0", "\ud800", object(), {1: 2}])
-def test_data_that_json_cannot_hold_is_refused(value: Any) -> None:
+def test_data_that_json_cannot_represent_is_refused(value: Any) -> None:
     with pytest.raises(PlanInvalid) as invalid:
         plan_from_dict({"plan": "p", "steps": [{"id": "a", "noop": {"result": [value]}}]}, KINDS)
     assert invalid.value.problems[0].path.startswith("steps[0].noop.result[0]")
 
 
-def test_data_that_holds_itself_is_refused() -> None:
+def test_data_that_contains_itself_is_refused() -> None:
     loop: dict[str, Any] = {}
     loop["loop"] = loop
     with pytest.raises(PlanInvalid, match="levels deep"):
@@ -225,7 +225,7 @@ def test_a_file_is_read_and_named_in_its_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "."])
-def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path, name: str) -> None:
+def test_an_unreadable_file_is_reported_as_plan_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunwrightError) as refused:
         load_plan_file(tmp_path / name, KINDS)
     assert refused.value.code is ErrorCode.PLAN_NOT_FOUND
@@ -247,7 +247,7 @@ def test_expressions_and_secrets_are_accepted_for_any_type() -> None:
     assert problems_of(text) == []
 
 
-def test_the_real_tools_fit_what_a_plan_needs_of_a_kind() -> None:
+def test_builtin_tools_can_be_used_as_kinds_of_step() -> None:
     text = """
         plan: p
         steps:

@@ -1,4 +1,4 @@
-"""Playbooks as people write them: both spellings are read, and what is wrong is named with its line."""
+"""Playbooks are read in both syntax versions, and problems are reported with their line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def read(document: dict[str, Any]) -> ExecutionPlan:
     return plan_from_dict(document, all_tools()).plan
 
 
-def told(document: dict[str, Any]) -> list[str]:
+def problems_in(document: dict[str, Any]) -> list[str]:
     with pytest.raises(PlanInvalid) as caught:
         read(document)
     return [f"{problem.path}: {problem.sentence}" for problem in caught.value.problems]
 
 
-def test_both_spellings_are_one_playbook() -> None:
+def test_both_syntax_versions_give_the_same_plan() -> None:
     earlier = playbook(
         {
             "step": "a",
@@ -72,7 +72,7 @@ def test_both_spellings_are_one_playbook() -> None:
     assert plan_body(read(earlier)) == plan_body(read(later))
 
 
-def test_a_playbook_is_a_plan_like_any_other() -> None:
+def test_a_playbook_is_read_as_a_plan_with_routes() -> None:
     plan = read(
         playbook(
             {"step": "a", "tool": noop(), "next": arcs_to("b", "c", mode="inclusive"), "join": "any"},
@@ -91,18 +91,18 @@ def test_a_playbook_is_a_plan_like_any_other() -> None:
     assert (plan.playbook.entry, plan.playbook.final_step, plan.playbook.no_next_is_error) == ("a", "c", True)
 
 
-def test_what_a_task_sets_is_set_when_the_pipeline_goes_on() -> None:
+def test_set_of_a_task_becomes_a_continue_rule() -> None:
     plan = read(playbook({"step": "a", "tool": {**noop(), "set": {"ctx.x": "{{ output.data }}", "y": 1}}}))
     assert plan.steps[0].route is not None
-    found = plan.steps[0].route.tasks[0].rules
-    assert found is not None
-    assert [(rule.do, rule.set_ctx, rule.set_iter) for rule in found] == [
+    task_rules = plan.steps[0].route.tasks[0].rules
+    assert task_rules is not None
+    assert [(rule.do, rule.set_ctx, rule.set_iter) for rule in task_rules] == [
         (PolicyAction.FAIL, {}, {}),
         (PolicyAction.CONTINUE, {"x": "{{ output.data }}"}, {"y": 1}),
     ]
 
 
-def test_an_iterator_whose_name_is_taken_is_warned_of() -> None:
+def test_an_iterator_name_in_use_gives_a_warning() -> None:
     loop = {"in": [1], "iterator": "num"}
     for more in ({"workload": {"num": 1}}, {}):
         other = {"step": "other" if more else "num", "tool": noop()}
@@ -111,7 +111,7 @@ def test_an_iterator_whose_name_is_taken_is_warned_of() -> None:
         assert "Write `iter.num`" in str(warning)
 
 
-def test_whoever_allows_a_call_that_long_waits_that_long_for_an_answer() -> None:
+def test_an_http_timeout_above_the_default_sets_idle_timeout() -> None:
     for timeout, idle in ((30, None), ({"connect": "1m", "read": 60}, 120.0), ("2m", 120.0)):
         tool = {"kind": "http", "url": "http://h/", "spec": {"timeout": timeout}}
         plan = read(playbook({"step": "a", "tool": tool}))
@@ -119,7 +119,7 @@ def test_whoever_allows_a_call_that_long_waits_that_long_for_an_answer() -> None
         assert plan.steps[0].route.tasks[0].inputs.get("idleTimeout") == idle
 
 
-def test_tasks_of_the_workbook_are_filled_in_where_they_are_used() -> None:
+def test_workbook_tasks_are_expanded_where_they_are_used() -> None:
     for workbook in (
         [{"name": "add", "tool": {"kind": "python", "code": "result = x + y", "args": {"x": 1, "y": 1}}}],
         {"add": {"tool": {"kind": "python", "code": "result = x + y", "args": {"x": 1, "y": 1}}}},
@@ -304,13 +304,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("document", "sentence"), REFUSED, ids=[sentence[:40] for _, sentence in REFUSED])
-def test_what_is_wrong_is_named(document: dict[str, Any], sentence: str) -> None:
+def test_invalid_playbooks_are_refused_with_the_reason(document: dict[str, Any], sentence: str) -> None:
     if sentence == "EXPRESSION_ERROR":
         with pytest.raises(PlanInvalid) as caught:
             read(document)
         assert caught.value.code == "EXPRESSION_ERROR"
     else:
-        assert sentence in "\n".join(told(document))
+        assert sentence in "\n".join(problems_in(document))
 
 
 def test_problems_have_lines() -> None:
@@ -340,7 +340,7 @@ workflow:
 
 
 @pytest.mark.parametrize(("before", "line"), [("  next:\n    arcs:\n", 10), ("  next:\n", 9)])
-def test_an_arc_that_leads_nowhere_is_named_where_it_stands(before: str, line: int) -> None:
+def test_an_arc_to_an_unknown_step_is_reported_with_its_line(before: str, line: int) -> None:
     text = f"""apiVersion: noetl.io/v10
 kind: Playbook
 metadata: {{name: p}}
@@ -355,7 +355,7 @@ workflow:
     assert [problem.line for problem in caught.value.problems if "nowhere" in problem.sentence] == [line]
 
 
-def test_what_may_be_meant_otherwise_is_a_warning() -> None:
+def test_ambiguous_playbooks_give_warnings() -> None:
     policy = rules(when("outcome.status == 'error'", "fail"))
     moot = rules(otherwise("continue", attempts=3, to="nowhere"))
     loaded = plan_from_dict(
@@ -374,8 +374,8 @@ def test_what_may_be_meant_otherwise_is_a_warning() -> None:
     assert "`to` is ignored: it belongs to `do: jump`." in sentences
 
 
-def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
-    """Fields that others write and that make no difference here, or have one meaning only."""
+def test_extra_fields_of_other_producers_are_accepted() -> None:
+    """Accept fields of other producers that have no effect here, or only one meaning."""
     quiet = {"spec": {"on_no_match": "quiet"}, "arcs": [{"step": "b"}]}
     loop = {"in": [1], "iterator": "n", "spec": {"mode": "parallel", "policy": {"exec": "distributed"}}}
     policy = {
@@ -395,16 +395,20 @@ def test_what_real_playbooks_say_beside_the_language_is_read() -> None:
         ),
         all_tools(),
     )
-    told = " ".join(problem.sentence for problem in loaded.warnings)
-    for words in ("Unknown field `verify_ssl` is ignored", "`execution_id` is set by the run", "`policy` is ignored"):
-        assert words in told
+    warnings = " ".join(problem.sentence for problem in loaded.warnings)
+    for sentence in (
+        "Unknown field `verify_ssl` is ignored",
+        "`execution_id` is set by the run",
+        "`policy` is ignored",
+    ):
+        assert sentence in warnings
     route = loaded.plan.steps[0].route
     assert route is not None
     assert route.tasks[1].inputs["connection"] == "duckdb:///:memory:"
     assert [rule.when for rule in route.tasks[0].rules or ()] == ["{{ false }}", None]
 
 
-def test_what_is_said_further_out_holds_for_tasks_that_do_not_say() -> None:
+def test_tasks_inherit_defaults_of_step_and_executor() -> None:
     limits = {"spec": {"policy": {"defaults": {"timeout_s": 30}, "results": {"reference_first": True}}}}
     document = playbook(
         {
@@ -422,25 +426,25 @@ def test_what_is_said_further_out_holds_for_tasks_that_do_not_say() -> None:
     loaded = plan_from_dict(document, all_tools())
     route = loaded.plan.steps[0].route
     assert route is not None
-    own, lent, sub = route.tasks
-    assert (own.timeout, lent.timeout, sub.timeout) == (5, 30, None)
-    assert (own.inputs["args"], lent.inputs["args"]) == ({"x": 1, "y": 2}, {"x": 1, "y": 4, "z": 3})
+    own, shared, sub = route.tasks
+    assert (own.timeout, shared.timeout, sub.timeout) == (5, 30, None)
+    assert (own.inputs["args"], shared.inputs["args"]) == ({"x": 1, "y": 2}, {"x": 1, "y": 4, "z": 3})
     assert [problem.sentence for problem in loaded.warnings if "`results` is ignored" in problem.sentence]
 
 
 @pytest.mark.parametrize("field", ["retry", "sink", "eval"])
-def test_a_field_that_is_gone_is_named_once(field: str) -> None:
+def test_a_removed_field_is_reported_once(field: str) -> None:
     with pytest.raises(PlanInvalid) as caught:
         read(playbook({"step": "a", "tool": {**noop(), field: {}}}))
     assert [f"`{field}` is no longer supported" in problem.sentence for problem in caught.value.problems] == [True]
 
 
-def test_the_path_of_a_playbook_is_known_from_the_start() -> None:
+def test_a_playbook_path_with_an_expression_is_refused() -> None:
     with pytest.raises(PlanInvalid, match="the playbook must be known before the run starts"):
         read(playbook({"step": "a", "tool": {"kind": "playbook", "path": "{{ sub }}"}}))
 
 
-def test_a_plan_file_cannot_use_what_only_playbooks_have() -> None:
+def test_a_plan_file_cannot_use_playbook_features() -> None:
     with pytest.raises(PlanInvalid):
         read({"plan": "p", "steps": [{"id": "a", "noetl.python": {"code": "1"}}]})
     with pytest.raises(PlanInvalid) as caught:
@@ -521,36 +525,36 @@ FULL = playbook(
 )
 
 
-def test_what_is_shown_is_read_back_as_the_same_playbook() -> None:
+def test_a_written_playbook_loads_as_the_same_playbook() -> None:
     plan = read(FULL)
     again = load_plan(plan_yaml(plan), tools=all_tools()).plan
     assert again == plan
     assert plan_body(again) == plan_body(plan)
 
 
-def test_the_playbook_that_is_read_back_has_everything() -> None:
-    """A part of a playbook that FULL leaves out could be lost on the way to a server, and nobody would notice."""
-    said: dict[type[msgspec.Struct], set[str]] = {}
+def test_the_full_playbook_uses_every_field() -> None:
+    """Check that FULL has every field: a field it omits could be lost on the way to a server without a failing test."""
+    used_fields: dict[type[msgspec.Struct], set[str]] = {}
 
-    def look(value: Any) -> None:
+    def collect(value: Any) -> None:
         if isinstance(value, msgspec.Struct):
-            usual = make_canonical(type(value), **{name: getattr(value, name) for name in _required(type(value))})
-            told = {name for name in value.__struct_fields__ if getattr(value, name) != getattr(usual, name)}
-            said[type(value)] = said.get(type(value), set()) | told | _required(type(value))
+            defaults = make_canonical(type(value), **{name: getattr(value, name) for name in _required(type(value))})
+            changed = {name for name in value.__struct_fields__ if getattr(value, name) != getattr(defaults, name)}
+            used_fields[type(value)] = used_fields.get(type(value), set()) | changed | _required(type(value))
             for name in value.__struct_fields__:
-                look(getattr(value, name))
+                collect(getattr(value, name))
         elif isinstance(value, tuple):
             for part in value:
-                look(part)
+                collect(part)
 
     plan = read(FULL)
-    look(plan.playbook)
+    collect(plan.playbook)
     for step in plan.steps:
-        look(step.route)
+        collect(step.route)
     parts = {
         part for part in vars(parts_of_playbooks).values() if isinstance(part, type) and issubclass(part, PlanStruct)
     } - {PlanStruct}
-    assert {part.__name__: set(part.__struct_fields__) - said.get(part, set()) for part in parts} == {
+    assert {part.__name__: set(part.__struct_fields__) - used_fields.get(part, set()) for part in parts} == {
         part.__name__: set[str]() for part in parts
     }
 
@@ -574,7 +578,7 @@ def test_a_playbook_is_drawn_along_its_arcs() -> None:
     assert "back to a" in graph_svg(plan)
 
 
-def test_what_is_said_beside_the_tool_of_a_workbook_task_holds_too() -> None:
+def test_fields_next_to_a_workbook_tool_apply_to_its_task() -> None:
     item = {"tool": python_task("result = x"), "args": {"x": 1}, "spec": {"timeout": 5}}
     plan = read(playbook({"step": "a", "tool": {"kind": "workbook", "name": "w", "timeout": 9}}, workbook={"w": item}))
     assert plan.steps[0].route is not None
@@ -582,13 +586,13 @@ def test_what_is_said_beside_the_tool_of_a_workbook_task_holds_too() -> None:
     assert (task.inputs["args"], task.timeout) == ({"x": 1}, 9)
 
 
-def test_tasks_without_a_name_are_counted() -> None:
+def test_tasks_without_a_name_are_numbered() -> None:
     plan = read(playbook({"step": "a", "tool": [noop(), noop(2), {"own": noop(3)}]}))
     assert plan.steps[0].route is not None
     assert [task.label for task in plan.steps[0].route.tasks] == ["task_1", "task_2", "own"]
 
 
-def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
+def test_workbook_tasks_use_the_dispatch_of_their_step() -> None:
     whole = {
         "tool": [{"x": python_task("result = 1")}, {"y": {**python_task("result = 2"), "spec": {"dispatch": "own"}}}]
     }
@@ -602,27 +606,27 @@ def test_tasks_of_the_workbook_run_where_their_step_says() -> None:
     assert [task.dispatch for task in inner.steps[0].route.tasks] == [{"queue": "gpu"}, {"queue": "own"}]
 
 
-def test_a_drawing_calls_a_task_what_the_playbook_calls_it() -> None:
+def test_a_drawing_shows_a_nested_workbook_as_playbook() -> None:
     whole = {"tool": [{"x": noop()}, {"y": noop()}]}
     tasks = [{"a": noop()}, {"b": {"kind": "workbook", "name": "w"}}]
     assert "noop > playbook" in graph_text(read(playbook({"step": "s", "tool": tasks}, workbook={"w": whole})))
 
 
-def test_a_workbook_that_uses_itself_over_and_over_is_read_at_once() -> None:
+def test_nested_workbook_references_are_read_and_bounded() -> None:
     workbook = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}] * 2} for n in range(18)}
     for item in workbook.values():
         item["tool"] = [{"a": item["tool"][0]}, {"b": item["tool"][1]}]
     document = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**workbook, "w18": noop()})
     assert len(read(document).steps) == 1
-    more = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}]} for n in range(400)}
-    deep = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**more, "w400": noop()})
-    assert "Nested more than 20 levels deep" in told(deep)[0]
+    chain = {f"w{n}": {"tool": [{"kind": "workbook", "name": f"w{n + 1}"}]} for n in range(400)}
+    deep = playbook({"step": "a", "tool": {"kind": "workbook", "name": "w0"}}, workbook={**chain, "w400": noop()})
+    assert "Nested more than 20 levels deep" in problems_in(deep)[0]
 
 
-def test_what_is_said_of_a_workbook_task_where_it_is_used_wins_and_the_rest_holds() -> None:
-    there = {"kind": "noop", "spec": {"timeout": 5, "result": {"inline_max_bytes": 10}}}
+def test_settings_of_a_workbook_call_override_the_definition() -> None:
+    definition = {"kind": "noop", "spec": {"timeout": 5, "result": {"inline_max_bytes": 10}}}
     tool = {"kind": "workbook", "name": "add", "spec": {"timeout": 9}}
-    plan = read(playbook({"step": "a", "tool": tool}, workbook={"add": {"tool": there}}))
+    plan = read(playbook({"step": "a", "tool": tool}, workbook={"add": {"tool": definition}}))
     assert plan.steps[0].route is not None
     task = plan.steps[0].route.tasks[0]
     assert (task.timeout, task.result.inline_max_bytes) == (9, 10)

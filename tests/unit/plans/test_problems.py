@@ -1,4 +1,4 @@
-"""Everything that is wrong with a plan is told at once: where, what, and what to do."""
+"""All problems of a plan are reported at once, each with position, problem and remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_five_mistakes_get_five_messages_with_the_right_lines() -> None:
     ]
 
 
-def test_the_error_has_the_code_of_the_first_problem_and_holds_them_all() -> None:
+def test_the_error_has_all_problems_and_the_code_of_the_first() -> None:
     with pytest.raises(PlanInvalid) as invalid:
         load_text(FIVE_MISTAKES)
     assert invalid.value.code is ErrorCode.INVALID_PLAN_SCHEMA
@@ -78,7 +78,7 @@ PLAN_MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "place", "sentence"), PLAN_MISTAKES)
-def test_a_mistake_in_the_plan_itself(text: str, place: str, sentence: str) -> None:
+def test_a_mistake_in_the_plan_header_is_reported(text: str, place: str, sentence: str) -> None:
     [problem] = problems_of(text)
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
@@ -131,7 +131,7 @@ STEP_MISTAKES = [
 
 
 @pytest.mark.parametrize(("step", "place", "sentence"), STEP_MISTAKES)
-def test_a_mistake_in_a_step(step: str, place: str, sentence: str) -> None:
+def test_a_mistake_in_a_step_is_reported(step: str, place: str, sentence: str) -> None:
     [problem] = problems_of(with_step(step))
     assert problem.startswith(f"test.yaml:{place}: INVALID_STEP_SCHEMA ")
     assert sentence in problem
@@ -164,13 +164,13 @@ EXPRESSION_MISTAKES = [
 
 
 @pytest.mark.parametrize(("step", "place", "sentence"), EXPRESSION_MISTAKES)
-def test_a_mistake_in_an_expression(step: str, place: str, sentence: str) -> None:
+def test_a_mistake_in_an_expression_is_reported(step: str, place: str, sentence: str) -> None:
     [problem] = problems_of(with_step(step))
     assert problem.startswith(f"test.yaml:{place}: EXPRESSION_ERROR ")
     assert sentence in problem
 
 
-def test_names_that_expressions_do_have() -> None:
+def test_names_available_in_expressions_are_accepted() -> None:
     step = """
 id: a
 when: steps.first.result is defined
@@ -180,29 +180,29 @@ shell: "{{ row }} {{ index }} {{ run.id }} {{ step.attempt }} {{ steps['first'].
     assert problems_of(with_step(step)) == []
 
 
-def test_lines_are_right_in_json_too() -> None:
+def test_problems_in_json_have_the_right_lines() -> None:
     text = '{\n  "plan": "p",\n\t"steps": [\n    {"id": "a", "noop": {}},\n    {"id": "b", "nop": {}}\n  ]\n}'
     assert problems_of(text, "p.json") == [
         "p.json:5:17: INVALID_STEP_SCHEMA Unknown field or kind 'nop' in a step. Did you mean 'noop'?"
     ]
 
 
-def test_lines_are_right_behind_wide_characters_blank_lines_and_block_texts() -> None:
+def test_lines_are_right_after_wide_characters_and_block_texts() -> None:
     text = "# ünï😀\n\nplan: p\nsteps:\n  - id: 'ä😀'\n    shell: |\n      a\n\n      b\n    oops: 1\n"
     assert [problem.split(" ")[0] for problem in problems_of(text)] == ["test.yaml:10:5:"]
 
 
-def test_a_problem_behind_an_alias_is_told_where_the_alias_is() -> None:
+def test_a_problem_in_an_alias_is_reported_at_the_alias() -> None:
     text = "plan: p\nsteps:\n  - {id: a, noop: {}, retry: &r {maxAttempts: 0}}\n  - {id: b, noop: {}, retry: *r}\n"
     assert [problem.split(" ")[0] for problem in problems_of(text)] == ["test.yaml:3:47:", "test.yaml:4:30:"]
 
 
-def test_an_id_that_is_taken_is_told_where_it_is_taken_again() -> None:
+def test_a_duplicate_id_is_reported_at_the_second_step() -> None:
     [problem] = problems_of("plan: p\nsteps:\n  - {id: a, noop: }\n  - {stepId: a, noop: }\n")
     assert problem == "test.yaml:4:14: INVALID_PLAN_SCHEMA Duplicate id 'a': step 1 of the list has the same id."
 
 
-def test_how_problems_are_written() -> None:
+def test_problems_are_formatted_with_position_and_code() -> None:
     assert str(Problem("f", 3, 7, "CODE", "What.")) == "f:3:7: CODE What."
     assert str(Problem("f", None, None, "CODE", "What.", "steps[2].retry")) == "f:steps[2].retry: CODE What."
     assert str(Problem("f", None, None, "CODE", "What.")) == "f: CODE What."

@@ -1,4 +1,4 @@
-"""What looks like a secret does not get into a plan."""
+"""Plans with inputs that look like secrets are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----"
         "{a: \"{{ 'AKIAIOSFODNN7EXAMPLE' }}\"}",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_refused_and_not_repeated(inputs: str) -> None:
+def test_literal_secrets_are_refused_and_not_quoted_in_errors(inputs: str) -> None:
     for text in (f"plan: p\nsteps: [{{id: a, noop: {{result: {inputs}}}}}]", f"plan: p\nparams: {{x: {inputs}}}\nsteps: [{{id: a, noop: }}]"):  # fmt: skip
         found = problems_of(text)
         assert found
@@ -43,11 +43,11 @@ def test_what_looks_like_a_secret_is_refused_and_not_repeated(inputs: str) -> No
         "{a: \"postgresql://me:{{ params.p }}@db/orders\"}", "{a: 'echo sk-1 AKIA ghp_'}", "{compass: north}",
     ],
 )  # fmt: skip
-def test_what_only_names_a_secret_or_is_none_is_accepted(inputs: str) -> None:
+def test_secret_references_and_harmless_values_are_accepted(inputs: str) -> None:
     text = f"plan: p\nparams: {{p: 1}}\nsteps: [{{id: login, noop: }}, {{id: a, noop: {{result: {inputs}}}}}]"
     assert problems_of(text) == []
 
 
-def test_a_secret_in_the_main_input_is_found_where_it_stands() -> None:
+def test_a_secret_in_the_main_input_is_reported_with_its_line() -> None:
     [problem] = problems_of("plan: p\nsteps:\n  - id: a\n    shell: curl https://me:hunter2@example.org\n")
     assert problem.startswith("test.yaml:4:12: INVALID_STEP_SCHEMA ")

@@ -1,4 +1,4 @@
-"""What `runwright init` writes works as it is."""
+"""The files that `runwright init` writes are valid and run unchanged."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_the_starter_plan_runs(tmp_path: Path) -> None:
     for name, text in starter_files().items():
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "runwright", "run", PLAN_FILE, "--param", "name=you"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "COMPLETED" in done.stdout
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "COMPLETED" in result.stdout

@@ -1,4 +1,4 @@
-"""The order of steps: what depends on what, in circles or not, and what has surely ended before what."""
+"""The order of steps: dependencies, cycles, and the steps that are known to have ended before another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.plan_kinds import KINDS, load_text, problems_of
 
 
 def plan(order: str | None = None, **needs: str) -> str:
-    """A plan of noop steps, each with the names of those it depends on."""
+    """Create a plan of noop steps from a name and its dependencies for each."""
     head = "plan: p\n" + (f"order: {order}\n" if order else "")
     steps = [
         f"  - {{id: {name}, noop: {{}}{f', dependsOn: [{deps}]' if deps else ''}}}" for name, deps in needs.items()
@@ -32,12 +32,12 @@ def plan(order: str | None = None, **needs: str) -> str:
         (plan("sequential", a="", b="a", c=""), Order.SEQUENTIAL),
     ],
 )
-def test_the_order_follows_from_dependencies_unless_it_is_given(text: str, order: Order) -> None:
+def test_order_is_inferred_from_dependencies_unless_given(text: str, order: Order) -> None:
     assert load_text(text).plan.order is order
     assert load_text(text).warnings == ()
 
 
-def test_mixing_gives_a_warning_that_names_the_steps_without() -> None:
+def test_partial_dependencies_warn_about_the_other_steps() -> None:
     [warning] = load_text(plan(a="", b="a", c="", d="")).warnings
     assert str(warning) == (
         "test.yaml:5:5: WARNING Some steps have `dependsOn`, so the plan is a graph and 'a', 'c', 'd' start immediately. "
@@ -66,13 +66,13 @@ def test_parameters_with_expressions_give_a_warning() -> None:
         ),
     ],
 )
-def test_dependencies_that_cannot_be(text: str, place: str, sentence: str) -> None:
+def test_invalid_dependencies_are_refused(text: str, place: str, sentence: str) -> None:
     [problem] = problems_of(text)
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
 
 
-def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
+def test_each_dependency_cycle_is_reported_once() -> None:
     found = problems_of(plan(a="b", b="a", after="a", c="d", d="c", e="c, after"))
     assert [problem.split("cycle: ")[1] for problem in found] == ["a -> b -> a.", "c -> d -> c."]
 
@@ -80,16 +80,16 @@ def test_each_circle_is_told_once_and_what_only_depends_on_it_is_not() -> None:
 @pytest.mark.parametrize(
     ("order", "needs", "is_fine"),
     [
-        (None, {"a": "", "b": "", "c": ""}, True),  # in sequence, a has ended before c
+        (None, {"a": "", "b": "", "c": ""}, True),  # In sequence, a has ended before c.
         ("graph", {"a": "", "b": "", "c": ""}, False),
-        ("graph", {"a": "", "b": "a", "c": "b"}, True),  # through b
+        ("graph", {"a": "", "b": "a", "c": "b"}, True),  # c depends on a through b.
         ("graph", {"a": "", "b": "a", "c": "a"}, True),
         ("graph", {"a": "", "b": "", "c": "b"}, False),
-        ("graph", {"a": "c", "b": "", "c": "b"}, False),  # the other way round
+        ("graph", {"a": "c", "b": "", "c": "b"}, False),  # Here a depends on c.
         ("sequential", {"c": "", "a": "", "b": ""}, False),
     ],
 )
-def test_a_step_can_use_only_what_has_surely_ended_before(
+def test_a_step_can_use_only_results_of_preceding_steps(
     order: str | None, needs: dict[str, str], is_fine: bool
 ) -> None:
     text = plan(order, **needs).replace("{id: c, noop: {}", "{id: c, noop: {result: '{{ steps.a.result }}'}")
@@ -100,7 +100,7 @@ def test_a_step_can_use_only_what_has_surely_ended_before(
         assert "EXPRESSION_ERROR Step 'a' may not have ended before 'c' starts. " in problem
 
 
-def test_a_step_may_ask_for_itself_only_by_mistake() -> None:
+def test_a_step_that_uses_its_own_result_is_refused() -> None:
     [problem] = problems_of("plan: p\nsteps: [{id: a, noop: {result: '{{ steps.a.result }}'}}]")
     assert "'a' may not have ended before 'a'" in problem
 
@@ -111,7 +111,7 @@ graphs = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size
 
 
 @given(graphs, st.randoms(use_true_random=False))
-def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], random: object) -> None:
+def test_steps_are_ordered_after_transitive_dependencies(needs: list[list[int]], random: object) -> None:
     steps = [
         {"id": f"s{number}", "noop": {}, "dependsOn": [f"s{each}" for each in row]} for number, row in enumerate(needs)
     ]
@@ -126,7 +126,7 @@ def test_what_has_ended_before_is_what_can_be_reached(needs: list[list[int]], ra
 
 
 @given(st.lists(st.lists(st.integers(0, 12), max_size=3), min_size=1, max_size=13))
-def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
+def test_steps_are_sorted_or_a_cycle_is_reported(rows: list[list[int]]) -> None:
     size = len(rows)
     names = {
         f"s{number}": ", ".join(sorted({f"s{each % size}" for each in row} - {f"s{number}"}))
@@ -135,19 +135,21 @@ def test_steps_are_sorted_or_there_is_a_circle(rows: list[list[int]]) -> None:
     found = problems_of(plan("graph", **names))
     if not found:
         graph = DependencyGraph(load_text(plan("graph", **names)).plan.steps)
-        sequence, circles = graph.topological_order()
-        places = {number: place for place, number in enumerate(sequence)}
-        assert circles == [] and sorted(sequence) == list(range(size))
+        sequence, cycles = graph.topological_order()
+        positions = {number: position for position, number in enumerate(sequence)}
+        assert cycles == [] and sorted(sequence) == list(range(size))
         assert all(
-            places[source] < places[number] for number, sources in enumerate(graph.dependencies) for source in sources
+            positions[source] < positions[number]
+            for number, sources in enumerate(graph.dependencies)
+            for source in sources
         )
     for problem in found:
-        circle = problem.split("cycle: ")[1].rstrip(".").split(" -> ")
-        assert circle[0] == circle[-1] and len(circle) > 2
-        assert all(later in names[earlier].split(", ") for earlier, later in pairwise(circle))
+        cycle = problem.split("cycle: ")[1].rstrip(".").split(" -> ")
+        assert cycle[0] == cycle[-1] and len(cycle) > 2
+        assert all(later in names[earlier].split(", ") for earlier, later in pairwise(cycle))
 
 
-def test_a_long_plan_is_read() -> None:
+def test_a_plan_of_5000_steps_is_loaded() -> None:
     lines = [
         f"  - {{id: s{n}, noop: {{result: '{{{{ steps.s{n // 2}.result }}}}'}}, dependsOn: [s{n - 1}]}}"
         for n in range(1, 5000)

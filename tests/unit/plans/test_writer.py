@@ -1,4 +1,4 @@
-"""A plan that is written as YAML is read back as the same plan."""
+"""Plans written as YAML load as the same plan."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ids = st.text(
     st.characters(exclude_characters="".join(RESERVED), exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8
 ).filter(lambda text: text.isprintable() and text == text.strip() and text != "signal")
 durations = st.floats(0, 10**6) | st.integers(0, 10**6) | st.sampled_from(["1h30m", "500ms", "2d"])
-some_time = st.floats(0.001, 10**6) | st.sampled_from(["1h30m", "500ms", "2d"])
+positive_durations = st.floats(0.001, 10**6) | st.sampled_from(["1h30m", "500ms", "2d"])
 
 
 @st.composite
@@ -52,7 +52,7 @@ def step_fields(draw: st.DrawFn, step_id: str, earlier: list[str]) -> dict[str, 
                 "jitter": st.booleans(),
             },
         ),
-        "timeout": some_time,
+        "timeout": positive_durations,
         "class": st.sampled_from(["light", "heavy", "isolation"]),
         "cancellable": st.booleans(),
         "secretRefs": st.lists(words, unique=True, max_size=2),
@@ -81,23 +81,23 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "params": st.dictionaries(texts.filter(bool), values, max_size=3),
         "order": st.sampled_from(["graph", "sequential"]),
         "onFailure": st.sampled_from(["fail", "continue", "wait"]),
-        "timeout": some_time,
+        "timeout": positive_durations,
     }
     steps = [draw(step_fields(name, names[:number])) for number, name in enumerate(names)]
     return {"plan": draw(words), **draw(st.fixed_dictionaries({}, optional=optional)), "steps": steps}
 
 
-def made(document: dict[str, Any]) -> ExecutionPlan:
+def build_plan(document: dict[str, Any]) -> ExecutionPlan:
     try:
         return plan_from_dict(document, KINDS).plan
     except PlanInvalid as invalid:
         if all("{secret: NAME}" in problem.sentence for problem in invalid.problems):
-            reject()  # a made-up name happened to be that of a secret
+            reject()  # A generated name looked like that of a secret.
         raise AssertionError([str(problem) for problem in invalid.problems]) from invalid
 
 
-def in_full(document: dict[str, Any]) -> dict[str, Any]:
-    """The same plan with everything spelled out."""
+def to_full_form(document: dict[str, Any]) -> dict[str, Any]:
+    """Convert a short-form document to the full form."""
     full: dict[str, Any] = {"apiVersion": "runwright/v1", "kind": "Plan", "metadata": {}}
     short = {"plan": "planId", "version": "planVersion"}
     for name, value in document.items():
@@ -118,8 +118,8 @@ def in_full(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(documents())
-def test_a_plan_that_was_written_is_read_back(document: dict[str, Any]) -> None:
-    plan = made(document)
+def test_written_plans_load_as_the_same_plan(document: dict[str, Any]) -> None:
+    plan = build_plan(document)
     for text in (plan_yaml(plan), plan_yaml(plan, KINDS)):
         again = load_text(text)
         assert plan_body(again.plan) == plan_body(plan)
@@ -127,11 +127,11 @@ def test_a_plan_that_was_written_is_read_back(document: dict[str, Any]) -> None:
 
 
 @given(documents())
-def test_short_form_full_form_and_canonical_bytes_are_the_same_plan(document: dict[str, Any]) -> None:
-    plan = made(document)
-    assert plan_body(made(in_full(document))) == plan_body(plan)
+def test_short_full_and_canonical_forms_give_the_same_plan(document: dict[str, Any]) -> None:
+    plan = build_plan(document)
+    assert plan_body(build_plan(to_full_form(document))) == plan_body(plan)
     body = msgspec.json.decode(plan_body(plan))
-    body["order"] = plan.order  # the bytes leave it out where it is sequential; a file would then ask the dependencies
+    body["order"] = plan.order  # The bytes omit a sequential order, and a loader would then infer it from `dependsOn`.
     assert plan_body(load_text(msgspec.json.encode(body)).plan) == plan_body(plan)
 
 
@@ -163,13 +163,13 @@ steps:
 """
 
 
-def test_what_is_written_is_fit_to_be_read() -> None:
+def test_written_yaml_is_formatted_for_readers() -> None:
     assert plan_yaml(load_text(PLAN).plan, KINDS) == PLAN
 
 
-def test_what_other_readers_of_yaml_would_take_for_a_date_or_a_yes_is_put_in_quotes() -> None:
+def test_strings_ambiguous_in_yaml_1_1_are_quoted() -> None:
     params = {"a": "yes", "b": "2026-01-01", "c": "0o17", "d": "1_000", "e": "12:30:00", "f": "=", "g": "NO"}
-    text = plan_yaml(made({"plan": "p", "params": params, "steps": [{"id": "a", "noop": {}}]}))
+    text = plan_yaml(build_plan({"plan": "p", "params": params, "steps": [{"id": "a", "noop": {}}]}))
     assert yaml.safe_load(text)["params"] == params
 
 
@@ -185,5 +185,5 @@ def test_what_other_readers_of_yaml_would_take_for_a_date_or_a_yes_is_put_in_quo
         ),
     ],
 )
-def test_the_order_is_written_only_where_it_does_not_go_without_saying(document: dict[str, Any], order: bool) -> None:
-    assert ("\norder: " in plan_yaml(made({"plan": "p", **document}))) is order
+def test_order_is_written_only_if_it_cannot_be_inferred(document: dict[str, Any], order: bool) -> None:
+    assert ("\norder: " in plan_yaml(build_plan({"plan": "p", **document}))) is order

@@ -1,4 +1,4 @@
-"""YAML as it is read: the core schema of 1.2, one document, nothing that can grow without bounds."""
+"""The accepted YAML: the core schema of 1.2, one document, bounded expansion."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def value_of(scalar: str) -> Any:
         ("[a, 1]", ["a", 1]), ("{a: 1, 'b c': [null]}", {"a": 1, "b c": [None]}),
     ],
 )  # fmt: skip
-def test_plain_scalars_are_those_of_the_core_schema(scalar: str, value: Any) -> None:
+def test_plain_scalars_follow_the_core_schema(scalar: str, value: Any) -> None:
     assert value_of(scalar) == value
     assert type(value_of(scalar)) is type(value)
 
@@ -60,13 +60,13 @@ def test_plain_scalars_are_those_of_the_core_schema(scalar: str, value: Any) -> 
         ("plan: p\nparams: {a: !!int x}\n", "2:13", "does not match its tag"),
     ],
 )
-def test_what_is_wrong_but_can_be_passed_over_is_noted(text: str, place: str, sentence: str) -> None:
+def test_recoverable_yaml_mistakes_are_reported(text: str, place: str, sentence: str) -> None:
     [problem] = problems_of(text + "steps: [{id: a, noop: }]")
     assert problem.startswith(f"test.yaml:{place}: INVALID_PLAN_SCHEMA ")
     assert sentence in problem
 
 
-def test_what_is_wrong_with_the_text_and_with_the_plan_is_told_together() -> None:
+def test_problems_of_yaml_and_plan_are_reported_together() -> None:
     found = problems_of("plan: p\nplan: q\nsteps:\n  - {id: a, nop: }\n  - {id: b, id: c, noop: }\n")
     assert [problem.split(" ")[0] for problem in found] == ["test.yaml:2:1:", "test.yaml:4:13:", "test.yaml:5:13:"]
 
@@ -95,21 +95,21 @@ def test_what_is_wrong_with_the_text_and_with_the_plan_is_told_together() -> Non
         ("[" * 50_000 + "]" * 50_000, "1:1", "Invalid JSON: a number is too long, or the nesting too deep"),
     ],
 )
-def test_a_text_that_cannot_be_read_is_told_where(text: str | bytes, place: str, sentence: str) -> None:
+def test_unreadable_text_is_reported_with_its_position(text: str | bytes, place: str, sentence: str) -> None:
     [problem] = problems_of(text, "test.json" if text[:1] in ("{", "[") else "test.yaml")
     assert f":{place}: INVALID_PLAN_SCHEMA " in problem
     assert sentence in problem
 
 
-def test_a_flow_mapping_is_yaml_where_it_is_not_json() -> None:
+def test_a_flow_mapping_that_is_not_json_is_read_as_yaml() -> None:
     assert load_text("{plan: p, steps: [{id: a, noop: }]}").plan.plan_id == "p"
 
 
-def test_a_byte_order_mark_is_no_part_of_the_plan() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     assert load_text(b"\xef\xbb\xbfplan: p\nsteps: [{id: a, noop: }]").plan.plan_id == "p"
 
 
-def test_anchors_may_be_used() -> None:
+def test_anchors_and_aliases_are_resolved() -> None:
     text = """
         plan: p
         steps:
@@ -119,7 +119,7 @@ def test_anchors_may_be_used() -> None:
     assert [step.retry.max_attempts for step in load_text(text).plan.steps] == [5, 5]
 
 
-def test_a_billion_laughs_are_not_laughed() -> None:
+def test_yaml_alias_expansion_is_bounded() -> None:
     lines = ["plan: p", "params:", "  a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     [problem] = problems_of("\n".join([*lines, "steps: [{id: a, noop: }]"]))
@@ -168,12 +168,12 @@ pieces = st.sampled_from([*LINES, *SIGNS, *FIELDS])
 @given(st.lists(pieces, max_size=20).map("".join) | st.text(max_size=40) | st.binary(max_size=40))
 @example("plan: p\nsteps:\n- ? {a: b}\n  : c\n")
 @example("plan: p\nsteps:\n- ? [a]\n  : &a c\n- *a\n")
-def test_any_text_is_a_plan_or_a_list_of_problems(text: str | bytes) -> None:
+def test_any_text_gives_a_plan_or_problems(text: str | bytes) -> None:
     try:
         plan = load_text(text).plan
     except PlanInvalid as invalid:
-        places = [(problem.line or 0, problem.column or 0) for problem in invalid.problems]
-        assert places and places == sorted(places) and min(places) >= (1, 1)
+        positions = [(problem.line or 0, problem.column or 0) for problem in invalid.problems]
+        assert positions and positions == sorted(positions) and min(positions) >= (1, 1)
         assert all(problem.sentence for problem in invalid.problems)
     else:
         assert plan_body(load_text(plan_body(plan)).plan) == plan_body(plan)
@@ -195,7 +195,7 @@ data = st.recursive(
         {"plan": st.just("p")}, optional={"steps": data, "params": data, "order": data, "metadata": data}
     )
 )
-def test_any_data_is_a_plan_or_a_list_of_problems(document: dict[str, Any]) -> None:
+def test_any_data_gives_a_plan_or_problems(document: dict[str, Any]) -> None:
     try:
         load_text(json.dumps(document))
     except PlanInvalid as invalid:
@@ -204,6 +204,6 @@ def test_any_data_is_a_plan_or_a_list_of_problems(document: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("text", ["plan: p\nplan: q", "- " * 1000, "plan: p\nsteps: [{id: a, nop: }]", "plan: *a"])
 def test_without_libyaml_the_same_problems_are_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_it = [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)]
+    with_libyaml = [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)]
     monkeypatch.setattr("yaml.__with_libyaml__", False)
-    assert [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)] == with_it
+    assert [problem.rsplit(" INVALID", 1)[0] for problem in problems_of(text)] == with_libyaml

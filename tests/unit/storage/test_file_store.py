@@ -1,4 +1,4 @@
-"""Large values by the hash of their content."""
+"""Storage of large values under the hash of their content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files(store: FileStore) -> list[Path]:
     return [path for path in store._folder.rglob("*") if path.is_file()]
 
 
-def test_what_was_put_can_be_got_by_its_reference(store: FileStore) -> None:
+def test_a_stored_value_is_loaded_by_its_reference(store: FileStore) -> None:
     ref = store.put(b'{"rows": 3}')
     digest = hashlib.sha256(b'{"rows": 3}').hexdigest()
     assert ref == {"uri": f"result:sha256:{digest}", "sha256": digest, "sizeBytes": 11}
@@ -41,7 +41,7 @@ def test_the_same_content_is_written_once(store: FileStore) -> None:
     assert file.stat().st_mtime_ns == written
 
 
-def test_a_result_that_is_gone_is_not_available(store: FileStore) -> None:
+def test_a_deleted_result_is_reported_as_not_available(store: FileStore) -> None:
     ref = store.put(b"body")
     files(store)[0].unlink()
     with pytest.raises(rw.RunwrightError, match="not found in") as caught:
@@ -49,7 +49,7 @@ def test_a_result_that_is_gone_is_not_available(store: FileStore) -> None:
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
-def test_a_damaged_result_is_not_given_back_and_is_healed_by_putting_it_again(store: FileStore) -> None:
+def test_a_damaged_result_is_refused_until_it_is_stored_again(store: FileStore) -> None:
     ref = store.put(b"body")
     files(store)[0].write_bytes(b"Body")
     with pytest.raises(rw.RunwrightError, match="damaged") as caught:
@@ -62,13 +62,13 @@ def test_a_damaged_result_is_not_given_back_and_is_healed_by_putting_it_again(st
 @pytest.mark.parametrize(
     "uri", [None, "", "result:sha256:../../etc/passwd", "result:sha256:" + "A" * 64, "file:///etc/passwd", 5]
 )
-def test_a_reference_that_names_no_result_leads_nowhere(store: FileStore, uri: Any) -> None:
+def test_an_invalid_reference_is_refused(store: FileStore, uri: Any) -> None:
     with pytest.raises(rw.RunwrightError) as caught:
         store.get({"uri": uri})
     assert caught.value.code == "REFERENCE_NOT_AVAILABLE"
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_file(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -80,14 +80,14 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(store: FileStore, monkeyp
     assert len(files(store)) == 1
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(rw.RunwrightError) as caught:
         FileStore(tmp_path / "file").put(b"body")
     assert caught.value.code == "STORE_UNAVAILABLE"
 
 
-def test_many_threads_may_put_the_same_and_different_bodies(store: FileStore) -> None:
+def test_threads_can_store_equal_and_different_values(store: FileStore) -> None:
     bodies = [str(number % 10).encode() * 5000 for number in range(80)]
     refs: list[Any] = []
     threads = [threading.Thread(target=lambda body=body: refs.append((body, store.put(body)))) for body in bodies]

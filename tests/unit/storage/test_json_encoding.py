@@ -1,4 +1,4 @@
-"""What a step may give back, and the sentence it gets where it may not."""
+"""Results of steps: the values that can be stored, and the errors for others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Point = namedtuple("Point", "x y")
         ("a\\u0000b", '"a\\\\u0000b"'),
     ],
 )
-def test_what_can_be_stored_is_stored_as_json(value: Any, json: str) -> None:
+def test_supported_values_are_encoded_as_json(value: Any, json: str) -> None:
     assert encode_result(value).decode() == json
 
 
@@ -84,7 +84,7 @@ class Hostile(dict[str, Any]):
         raise ZeroDivisionError("gotcha")
 
 
-def holds_itself() -> Any:
+def cyclic_list() -> Any:
     loop: list[Any] = [1]
     loop.append({"again": loop})
     return loop
@@ -98,7 +98,7 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "sentence"),
     [
         (float("nan"), "`result` is nan"),
         ({"rows": [1, {"share": float("inf")}]}, "`result.rows[1].share` is inf"),
@@ -118,7 +118,7 @@ def nested(depth: int) -> Any:
         (Order(1, body=Weird()), "`result.body` is of type"),
         (Order(1, body=b"x"), "`result.body` is raw bytes"),
         (Row(1, body=float("nan")), "`result.body` is nan"),
-        (holds_itself(), "contains itself"),
+        (cyclic_list(), "contains itself"),
         (nested(MAX_RESULT_DEPTH + 1), "nested more than"),
         (nested(100_000), "nested"),
         (Hostile(a=1), "ZeroDivisionError"),
@@ -126,11 +126,11 @@ def nested(depth: int) -> Any:
         (lambda: "x" * (MAX_RESULT_BYTES + 1), "the limit is"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_and_the_place_is_named(value: Any, words: str) -> None:
+def test_unsupported_values_are_refused_with_their_path(value: Any, sentence: str) -> None:
     with pytest.raises(rw.RunwrightError) as caught:
         encode_result(value() if callable(value) else value)
     assert caught.value.code == "RESULT_NOT_STORABLE"
-    assert words in caught.value.detail
+    assert sentence in caught.value.detail
     caught.value.detail.encode()
     assert "\0" not in caught.value.detail
 
@@ -140,7 +140,7 @@ def test_a_deep_value_within_the_limit_is_stored() -> None:
     assert MAX_RESULT_DEPTH + 10 < MAX_DEPTH
 
 
-def test_many_brackets_are_not_mistaken_for_depth() -> None:
+def test_many_brackets_are_not_counted_as_depth() -> None:
     encode_result([{"a": [1]} for _ in range(1000)])
     encode_result("[" * 1000)
 
@@ -154,7 +154,7 @@ values = st.recursive(
 
 
 @given(value=values)
-def test_whatever_passes_also_passes_the_log(value: Any) -> None:
+def test_every_encoded_value_is_accepted_by_the_log(value: Any) -> None:
     write = rw.new_event("StepCompleted", rw.new_run("r", "p", "1"), step_id="s")
     try:
         body = encode_result(value)

@@ -1,4 +1,4 @@
-"""What steps print: kept in files, bounded, and read back as it was."""
+"""Output of steps: stored in files, bounded, and read back unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runwright.storage.output import writer as loglines
+from runwright.storage.output import writer as output_writer
 from runwright.storage.output.chunks import CAP_BYTES, is_beneath, may_be_beneath, safe_name
 from runwright.storage.output.files import LogLine, StepLogs
 from support.waiting import wait_until
@@ -32,7 +32,7 @@ def texts(lines: Any) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_lines_come_back_with_time_stream_entity_and_attempt(logs: StepLogs) -> None:
+def test_lines_have_time_stream_entity_and_attempt(logs: StepLogs) -> None:
     writer = logs.writer("run 1", "load[3]", 2)
     writer.write("out", b"one\ntwo\n")
     writer.write("err", b"oops\n")
@@ -46,14 +46,14 @@ def test_lines_come_back_with_time_stream_entity_and_attempt(logs: StepLogs) -> 
     assert lines[0].time.endswith("Z")
 
 
-def test_a_step_that_prints_nothing_leaves_no_file(logs: StepLogs, tmp_path: Path) -> None:
+def test_a_step_without_output_creates_no_file(logs: StepLogs, tmp_path: Path) -> None:
     logs.writer("r", "s", 1).close()
     assert not list(tmp_path.rglob("*.log"))
     assert list(logs.read("r")) == []
     assert logs.last_line("r", "s") is None
 
 
-def test_pieces_of_a_line_are_put_together(logs: StepLogs) -> None:
+def test_partial_writes_are_joined_into_lines(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     for piece in (b"a", b"b\nc", b"\n\n", b"d"):
         writer.write("out", piece)
@@ -61,7 +61,7 @@ def test_pieces_of_a_line_are_put_together(logs: StepLogs) -> None:
     assert texts(logs.read("r")) == ["ab", "c", "", "d"]
 
 
-def test_the_two_streams_do_not_mix_within_a_line(logs: StepLogs) -> None:
+def test_the_two_streams_are_not_mixed_within_a_line(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"out ")
     writer.write("err", b"err\n")
@@ -70,7 +70,7 @@ def test_the_two_streams_do_not_mix_within_a_line(logs: StepLogs) -> None:
     assert texts(logs.read("r")) == ["err", "out done"]
 
 
-def test_an_unfinished_line_is_seen_after_a_moment_and_its_end_adds_no_empty_line(logs: StepLogs) -> None:
+def test_an_unfinished_line_is_flushed_without_an_extra_line(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"password: ")
     wait_until(lambda: logs.last_line("r", "s") == "password: ")
@@ -79,7 +79,7 @@ def test_an_unfinished_line_is_seen_after_a_moment_and_its_end_adds_no_empty_lin
     assert texts(logs.read("r")) == ["password: ", "next"]
 
 
-def test_half_a_character_waits_for_its_other_half(logs: StepLogs) -> None:
+def test_an_incomplete_utf8_character_is_held_back(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"gr\xc3")
     wait_until(lambda: logs.last_line("r", "s") == "gr")
@@ -88,7 +88,7 @@ def test_half_a_character_waits_for_its_other_half(logs: StepLogs) -> None:
     assert texts(logs.read("r")) == ["gr", "ün"]
 
 
-def test_bytes_that_are_no_text_and_control_characters_survive(logs: StepLogs) -> None:
+def test_control_characters_and_invalid_utf8_are_stored(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"\x1b[31mred\x1b[0m\ttab\r50%\r\n\xff\xfe\0\n")
     writer.close()
@@ -108,10 +108,10 @@ def test_an_overlong_line_is_split_between_characters(logs: StepLogs, pieces: in
     assert lines[-1] == "short"
     assert "".join(lines[:-1]) == text
     assert len(lines) > 4
-    assert max(len(line.encode()) for line in lines) <= loglines.MAX_LINE_BYTES
+    assert max(len(line.encode()) for line in lines) <= output_writer.MAX_LINE_BYTES
 
 
-def test_a_million_short_lines_take_few_writes(logs: StepLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_short_lines_are_written_in_few_system_calls(logs: StepLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: writes.append(1) or real(fd, data))
@@ -126,34 +126,34 @@ def test_a_million_short_lines_take_few_writes(logs: StepLogs, monkeypatch: pyte
     assert lines == [str(number) for number in range(200_000)]
 
 
-def test_what_is_too_much_loses_its_middle_and_says_how_much(logs: StepLogs, tmp_path: Path) -> None:
+def test_output_above_the_limit_loses_its_middle_with_a_note(logs: StepLogs, tmp_path: Path) -> None:
     writer = logs.writer("r", "s", 1)
     block = b"".join(b"%07d " % number + b"x" * 991 + b"\n" for number in range(100))
     for _ in range(400):
         writer.write("out", block)
     writer.write("out", b"the end\n")
     writer.close()
-    kept = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
-    assert kept <= CAP_BYTES + 1024 * 1024
+    stored_bytes = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+    assert stored_bytes <= CAP_BYTES + 1024 * 1024
     lines = list(logs.read("r"))
     assert lines[0].text.startswith("0000000")
     assert lines[-1].text == "the end"
     (note,) = [line for line in lines if line.stream == "note"]
-    lost = int(note.text.split()[1].replace(",", ""))
-    written = sum(len(line.text) + len(line.time) + 6 for line in lines if line.stream == "out")
-    assert lost + written == 400 * 100 * (1000 + 27 + 5) + 7 + 1 + 27 + 5
-    assert lost > 20_000_000
+    dropped_bytes = int(note.text.split()[1].replace(",", ""))
+    stored_output = sum(len(line.text) + len(line.time) + 6 for line in lines if line.stream == "out")
+    assert dropped_bytes + stored_output == 400 * 100 * (1000 + 27 + 5) + 7 + 1 + 27 + 5
+    assert dropped_bytes > 20_000_000
 
 
-def test_an_attempt_that_is_run_again_after_a_crash_adds_to_its_output(logs: StepLogs) -> None:
+def test_output_of_a_repeated_attempt_is_appended(logs: StepLogs) -> None:
     for part in (b"first\n", b"second\n"):
         writer = logs.writer("r", "s", 1)
         writer.write("out", part)
-        writer.flush(at_once=True)  # and then the process was killed
+        writer.flush(at_once=True)  # The process is killed here.
     assert texts(logs.read("r")) == ["first", "second"]
 
 
-def test_two_processes_at_the_same_attempt_do_not_spoil_each_others_output(logs: StepLogs) -> None:
+def test_two_writers_of_one_attempt_do_not_corrupt_its_output(logs: StepLogs) -> None:
     writers = [logs.writer("r", "s", 1) for _ in range(2)]
     for number in range(5):
         for writer in writers:
@@ -178,7 +178,7 @@ def test_entities_are_merged_by_time(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_step_stands_for_its_iterations_attempts_and_tasks(logs: StepLogs) -> None:
+def test_reading_a_step_includes_its_iterations_and_tasks(logs: StepLogs) -> None:
     for entity in ("load", "load[0]", "load[10]", "load~2[0]", "load@2", "load/task", "loader", "load.x", "unload"):
         logs.writer("r", entity, 1).write("out", entity.encode())
     assert sorted(texts(logs.read("r", "load"))) == ["load", "load/task", "load@2", "load[0]", "load[10]", "load~2[0]"]
@@ -186,7 +186,7 @@ def test_a_step_stands_for_its_iterations_attempts_and_tasks(logs: StepLogs) -> 
     assert len(texts(logs.read("r"))) == 9
 
 
-def test_one_attempt_can_be_asked_for(logs: StepLogs) -> None:
+def test_output_of_one_attempt_can_be_read(logs: StepLogs) -> None:
     for attempt in (1, 2, 10):
         logs.writer("r", "s", attempt).write("out", b"%d\n" % attempt)
     assert texts(logs.read("r", "s", attempt=2)) == ["2"]
@@ -215,7 +215,7 @@ def test_one_attempt_can_be_asked_for(logs: StepLogs) -> None:
         " ",
     ],
 )
-def test_any_name_is_safe_and_comes_back(tmp_path: Path, name: str) -> None:
+def test_any_name_is_stored_in_safe_file_names(tmp_path: Path, name: str) -> None:
     logs = StepLogs(tmp_path / "logs")
     logs.writer(name, name, 1).write("out", name.encode())
     (line, *_) = list(logs.read(name))
@@ -229,14 +229,14 @@ def test_any_name_is_safe_and_comes_back(tmp_path: Path, name: str) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=600), unique=True, max_size=5), st.text(min_size=1, max_size=90))
-def test_names_differ_where_texts_differ(names: list[str], entity: str) -> None:
+def test_different_entities_have_different_file_names(names: list[str], entity: str) -> None:
     assert len({safe_name(name).lower() for name in names}) == len(names)
     for part in ("", "[3]", "@2", "/task"):
         assert is_beneath(entity + part, entity)
         assert may_be_beneath(safe_name(entity + part), entity)
 
 
-def test_time_never_runs_backwards_within_an_attempt(tmp_path: Path) -> None:
+def test_line_times_never_decrease_within_an_attempt(tmp_path: Path) -> None:
     times = iter([5_000_000_000, 9_000_000_000, 1_000_000, 2_000_000] + [3_000_000] * 10)
     logs = StepLogs(tmp_path, now=lambda: next(times))
     writer = logs.writer("r", "s", 1)
@@ -279,7 +279,7 @@ def test_a_full_disk_drops_output_with_one_warning_and_a_note(
     logs.close()
 
 
-def test_a_write_that_is_cut_short_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_leaves_no_partial_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"before\n")
@@ -300,7 +300,7 @@ def test_a_write_that_is_cut_short_leaves_no_half_line(tmp_path: Path, monkeypat
     logs.close()
 
 
-def test_a_folder_that_cannot_be_written_to_fails_no_step(tmp_path: Path) -> None:
+def test_an_unwritable_folder_does_not_fail_the_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     logs = StepLogs(tmp_path / "file")
     writer = logs.writer("r", "s", 1)
@@ -314,11 +314,11 @@ def test_a_folder_that_cannot_be_written_to_fails_no_step(tmp_path: Path) -> Non
 def test_many_threads_may_write_to_one_step(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
 
-    def shout(name: int) -> None:
+    def write_lines(name: int) -> None:
         for number in range(500):
             writer.write("out", b"%d %d\n" % (name, number))
 
-    threads = [threading.Thread(target=shout, args=(name,)) for name in range(4)]
+    threads = [threading.Thread(target=write_lines, args=(name,)) for name in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -332,10 +332,10 @@ def test_many_threads_may_write_to_one_step(logs: StepLogs) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_of_a_step_prints_to_the_same_log_without_repeating_what_was_said(logs: StepLogs) -> None:
+def test_a_forked_step_does_not_repeat_buffered_output(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     writer.write("out", b"parent before\nunfinished ")
-    with writer._lock:  # held by a thread that the fork does not have
+    with writer._lock:  # A thread that does not exist in the fork holds the lock.
         pid = os.fork()
         if pid == 0:
             writer.write("out", b"child\n")
@@ -348,7 +348,7 @@ def test_a_fork_of_a_step_prints_to_the_same_log_without_repeating_what_was_said
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_may_be_the_first_to_print(logs: StepLogs) -> None:
+def test_a_fork_can_write_the_first_line(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
     with logs._lock:
         pid = os.fork()
@@ -360,19 +360,19 @@ def test_a_fork_may_be_the_first_to_print(logs: StepLogs) -> None:
     assert sorted(texts(logs.read("r"))) == ["child", "parent"]
 
 
-def test_a_destructor_that_prints_while_we_write_does_not_hang(logs: StepLogs) -> None:
+def test_output_of_a_destructor_during_a_write_does_not_hang(logs: StepLogs) -> None:
     writer = logs.writer("r", "s", 1)
 
-    class Loud(bytes):
-        def rfind(self, *args: Any) -> int:  # stands for a collection of garbage at the worst moment
+    class PrintingBytes(bytes):
+        def rfind(self, *args: Any) -> int:  # Simulate a garbage collection during the write.
             writer.write("out", b"inside\n")
             return super().rfind(*args)
 
-    writer.write("out", Loud(b"outside\n"))
+    writer.write("out", PrintingBytes(b"outside\n"))
     assert texts(logs.read("r")) == ["outside"]
 
 
-def test_ten_thousand_attempts_can_be_read_without_ten_thousand_open_files(logs: StepLogs) -> None:
+def test_reading_many_attempts_opens_few_files_at_a_time(logs: StepLogs) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -387,15 +387,15 @@ def test_ten_thousand_attempts_can_be_read_without_ten_thousand_open_files(logs:
     assert len(lines) == 300
 
 
-async def test_following_sees_new_lines_new_steps_and_the_rest_at_the_end(logs: StepLogs) -> None:
+async def test_follow_yields_new_lines_and_steps_until_stopped(logs: StepLogs) -> None:
     seen: list[LogLine] = []
-    over = False
+    is_done = False
 
     async def follow() -> None:
-        async for line in logs.follow("r", stopped=lambda: over):
-            seen.append(line)  # noqa: PERF401 - they are looked at as they come
+        async for line in logs.follow("r", stopped=lambda: is_done):
+            seen.append(line)  # noqa: PERF401 - lines are checked while the loop runs
 
-    async def arrives(*expected: str) -> None:
+    async def wait_for_lines(*expected: str) -> None:
         async with asyncio.timeout(20):
             while sorted(texts(seen)) != sorted(expected):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -403,28 +403,28 @@ async def test_following_sees_new_lines_new_steps_and_the_rest_at_the_end(logs: 
     follower = asyncio.create_task(follow())
     first = logs.writer("r", "a", 1)
     first.write("out", b"one\n")
-    await arrives("one")
+    await wait_for_lines("one")
     logs.writer("r", "b", 1).write("err", b"two")
-    await arrives("one", "two")
+    await wait_for_lines("one", "two")
     again = logs.writer("r", "a", 2)
     again.write("out", b"three\n")
     first.write("out", b"four\n")
-    await arrives("one", "two", "three", "four")
+    await wait_for_lines("one", "two", "three", "four")
     again.write("out", b"five")
     again.close()
-    over = True
+    is_done = True
     await asyncio.wait_for(follower, 20)
     assert texts(seen)[-1] == "five"
     assert len(seen) == 5
 
 
-async def test_following_hears_every_writer_of_an_attempt(logs: StepLogs) -> None:
+async def test_follow_yields_lines_of_every_writer_of_an_attempt(logs: StepLogs) -> None:
     seen: list[str] = []
-    over = False
+    is_done = False
 
     async def follow() -> None:
-        async for line in logs.follow("r", stopped=lambda: over):
-            seen.append(line.text)  # noqa: PERF401 - they are looked at as they come
+        async for line in logs.follow("r", stopped=lambda: is_done):
+            seen.append(line.text)  # noqa: PERF401 - lines are checked while the loop runs
 
     follower = asyncio.create_task(follow())
     old, new = logs.writer("r", "s", 1), logs.writer("r", "s", 1)
@@ -434,17 +434,17 @@ async def test_following_hears_every_writer_of_an_attempt(logs: StepLogs) -> Non
         async with asyncio.timeout(20):
             while len(seen) <= number:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    over = True
+    is_done = True
     await follower
     assert seen == ["0", "1", "2", "3", "4", "5"]
 
 
-async def test_following_goes_on_from_file_to_file(logs: StepLogs) -> None:
-    writer, over = logs.writer("r", "s", 1), False
+async def test_follow_continues_across_files(logs: StepLogs) -> None:
+    writer, is_done = logs.writer("r", "s", 1), False
     seen: list[str] = []
 
     async def follow() -> None:
-        seen.extend([line.text async for line in logs.follow("r", "s", stopped=lambda: over)])
+        seen.extend([line.text async for line in logs.follow("r", "s", stopped=lambda: is_done)])
 
     follower = asyncio.create_task(follow())
     for number in range(3000):
@@ -452,6 +452,6 @@ async def test_following_goes_on_from_file_to_file(logs: StepLogs) -> None:
         if number % 100 == 0:
             await asyncio.sleep(0.001)
     writer.close()
-    over = True
+    is_done = True
     await asyncio.wait_for(follower, 60)
     assert [int(text.split()[0]) for text in seen] == list(range(3000))

@@ -1,4 +1,4 @@
-"""Whatever a plan looks like, and whoever answers when: nothing behind an approval starts before it is granted."""
+"""Approvals in any plan, answered at any time: no dependent step starts before its approval is granted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runwright import testing
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A plan with approvals among its steps, and what happens to each."""
+    """A plan with approvals among its steps, and a script for each step."""
     steps: list[dict[str, Any]] = []
     script: dict[str, Any] = {}
     for number in range(draw(st.integers(2, 9))):
@@ -22,8 +22,8 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         after = draw(st.sampled_from(["0s", "1s", "1h", "3d"]))
         kind = draw(st.sampled_from(["approval", "needs", "wait", "work"]))
         if kind in ("approval", "needs"):
-            says_yes = draw(st.integers(0, 4)) > 0
-            script[step_id] = testing.Approves(after=after) if says_yes else testing.Denies("no", after=after)
+            is_approved = draw(st.integers(0, 4)) > 0
+            script[step_id] = testing.Approves(after=after) if is_approved else testing.Denies("no", after=after)
             step |= {"approval": "May it?"} if kind == "approval" else {"shell": "true", "needsApproval": True}
         elif kind == "wait":
             step["wait"] = after
@@ -41,7 +41,7 @@ def ancestors(steps: dict[str, dict[str, Any]], step_id: str) -> set[str]:
 
 
 @given(graphs())
-def test_nothing_behind_an_approval_starts_before_it_is_granted(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_dependents_of_an_approval_start_after_it_is_granted(drawn: tuple[dict[str, Any], dict[str, Any]]) -> None:
     plan, script = drawn
     steps = {step["id"]: step for step in plan["steps"]}
     with testing.open(script) as app:
@@ -53,16 +53,16 @@ def test_nothing_behind_an_approval_starts_before_it_is_granted(drawn: tuple[dic
             if record.event_type == "ApprovalGranted":
                 granted.add(step_id)
             if record.event_type == "StepStarted":
-                behind = {above for above in ancestors(steps, step_id) if _asks(steps[above])}
-                assert behind <= granted, run.history()
+                required = {ancestor for ancestor in ancestors(steps, step_id) if _needs_approval(steps[ancestor])}
+                assert required <= granted, run.history()
 
 
-def _asks(step: dict[str, Any]) -> bool:
+def _needs_approval(step: dict[str, Any]) -> bool:
     return "approval" in step or bool(step.get("needsApproval"))
 
 
-def test_two_answers_at_the_same_moment() -> None:
-    """The second comes while the run is being taken up for the first; whoever waits for its end does not keep it from that."""
+def test_two_simultaneous_denials_fail_the_run() -> None:
+    """The second answer arrives while the run resumes for the first; waiting for the end must not block it."""
     steps = [{"id": name, "approval": "May it?"} for name in ("a", "b")]
     denied = testing.Denies("no", after="0s")
     with testing.open({"a": denied, "b": denied}) as app:
@@ -70,8 +70,8 @@ def test_two_answers_at_the_same_moment() -> None:
         assert run.wait().status == "FAILED"
 
 
-def test_an_answer_that_comes_while_the_run_is_being_parked() -> None:
-    """The driver has decided that there is nothing to do for a while, and is not gone yet."""
+def test_a_denial_while_the_run_is_parked_fails_the_run() -> None:
+    """The driver has decided to park the run, but has not stopped yet."""
     steps = [{"id": "a", "approval": "May it?"}, {"id": "b", "shell": "true"}]
     with testing.open({"a": testing.Denies("no", after="0s"), "b": testing.Result(took="0s")}) as app:
         run = app.start({"plan": "p", "order": "graph", "steps": steps})

@@ -1,4 +1,4 @@
-"""The kit to test plans with: days pass in no time, steps give what the script says, and histories are compared."""
+"""The testing kit: simulated time, scripted results of steps, and comparison of histories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELEASE: dict[str, Any] = {
         },
     ],
 }
-PLAYED = """
+HISTORY = """
 RunQueued
 RunStarted
 StepStarted build
@@ -48,8 +48,8 @@ RunCompleted
 """
 
 
-def test_a_plan_with_retries_a_wait_of_three_days_and_an_approval_takes_no_time() -> None:
-    began = time.perf_counter()
+def test_retries_waits_and_approvals_take_no_real_time() -> None:
+    started = time.perf_counter()
     script = {
         "build": [Fails("FLAKY"), {"version": 7}],
         "ok": Approves({"share": 20}, after="2h", by="jane"),
@@ -62,12 +62,12 @@ def test_a_plan_with_retries_a_wait_of_three_days_and_an_approval_takes_no_time(
         assert run.result("ok")["approvedBy"] == "jane"
         assert run.result("build") == {"version": 7}
         assert 3 * 86400 + 7200 <= run.took < 3 * 86400 + 7300
-        run.assert_history(PLAYED)
+        run.assert_history(HISTORY)
         run.assert_happened("StepFailed build: FLAKY", "StepCompleted build attempt 2", "RunCompleted")
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - started < 10
 
 
-def test_a_denial_and_a_failure_are_scripted_too() -> None:
+def test_denials_and_failures_can_be_scripted() -> None:
     with testing.open({"ok": Denies("not today")}) as app:
         snapshot = app.start(RELEASE).wait()
     assert snapshot.status == "FAILED"
@@ -77,7 +77,7 @@ def test_a_denial_and_a_failure_are_scripted_too() -> None:
         assert app.start(RELEASE).wait().status == "FAILED"
 
 
-def test_steps_take_as_long_as_the_script_says() -> None:
+def test_steps_take_the_scripted_time() -> None:
     plan = {"plan": "p", "steps": [{"id": "slow", "shell": "x", "timeout": "1h", "retry": {"maxAttempts": 1}}]}
     with testing.open({"slow": Result("done", took="59m")}) as app:
         run = app.start(plan)
@@ -89,7 +89,7 @@ def test_steps_take_as_long_as_the_script_says() -> None:
         assert snapshot.steps[0].error.code == "STEP_TIMEOUT"
 
 
-def test_iterations_have_results_of_their_own() -> None:
+def test_iterations_can_have_their_own_results() -> None:
     plan = {
         "plan": "p",
         "steps": [
@@ -105,7 +105,7 @@ def test_iterations_have_results_of_their_own() -> None:
         assert run.result("each") == [10, 20, 30]
 
 
-def test_events_are_sent_by_the_script_or_by_the_test() -> None:
+def test_events_can_be_sent_by_the_script_or_the_test() -> None:
     plan = {"plan": "p", "steps": [{"id": "w", "wait": {"event": "paid"}}, {"id": "x", "wait": {"event": "shipped"}}]}
     with testing.open({"w": Sends({"amount": 5}, after="1d")}) as app:
         run = app.start(plan)
@@ -115,7 +115,7 @@ def test_events_are_sent_by_the_script_or_by_the_test() -> None:
         assert run.result("w")["payload"] == {"amount": 5}
 
 
-def test_a_run_that_nobody_will_move_says_so_instead_of_hanging() -> None:
+def test_waiting_for_a_run_that_cannot_continue_fails() -> None:
     with testing.open() as app:
         run = app.start(RELEASE)
         with pytest.raises(AssertionError, match="waits forever"):
@@ -127,12 +127,12 @@ def test_a_run_that_nobody_will_move_says_so_instead_of_hanging() -> None:
             run.wait()
 
 
-def test_a_script_for_a_step_that_is_not_there_is_a_mistake() -> None:
+def test_a_script_for_an_unknown_step_is_refused() -> None:
     with testing.open({"bild": 1}) as app, pytest.raises(rw.RunwrightError, match="'bild'"):
         app.start(RELEASE)
 
 
-def test_steps_can_be_carried_out_for_real() -> None:
+def test_steps_without_a_script_can_be_executed() -> None:
     plan = {
         "plan": "p",
         "steps": [
@@ -148,7 +148,7 @@ def test_steps_can_be_carried_out_for_real() -> None:
 
 @rw.step
 def fetch(day: str) -> list[int]:
-    raise AssertionError("it was carried out")
+    raise AssertionError("the step was executed")
 
 
 @rw.step
@@ -161,14 +161,14 @@ def sums(day: str) -> Any:
     return total(fetch(day))
 
 
-def test_plans_in_python_are_played_too() -> None:
+def test_python_plans_can_be_scripted() -> None:
     with testing.open({"fetch": [[1, 2, 3]]}, real=True) as app:
         run = app.start(sums, day="monday")
         assert run.wait().status == "COMPLETED"
         assert run.result() == 6
 
 
-def test_a_history_in_a_file_is_compared_and_written_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_file_is_compared_and_updated_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = tmp_path / "release.history"
     script = {"build": [Fails("FLAKY"), 1], "ok": Approves({"share": 20})}
     with testing.open(script) as app:
@@ -180,13 +180,13 @@ def test_a_history_in_a_file_is_compared_and_written_on_demand(tmp_path: Path, m
         run.assert_history(golden)
         monkeypatch.delenv("RUNWRIGHT_UPDATE_HISTORIES")
         run.assert_history(golden)
-        run.assert_history(PLAYED.strip().splitlines())
+        run.assert_history(HISTORY.strip().splitlines())
         golden.write_text(golden.read_text().replace("FLAKY", "OTHER"))
         with pytest.raises(AssertionError, match=r"\+StepFailed build: FLAKY"):
             run.assert_history(golden)
 
 
-def test_a_recorded_run_is_replayed_against_the_plan_as_it_is_now(tmp_path: Path) -> None:
+def test_replay_compares_a_recorded_run_with_the_plan(tmp_path: Path) -> None:
     store, recorded = f"sqlite:///{tmp_path}/runs.db", tmp_path / "run.jsonl"
     plan = {
         "plan": "p",
@@ -200,7 +200,7 @@ def test_a_recorded_run_is_replayed_against_the_plan_as_it_is_now(tmp_path: Path
     with rw.open(store) as app:
         run = app.start(plan, n=5)
         assert run.wait().status == "COMPLETED"
-        lines = [line_of_export(record) for record in run.events()]
+        lines = [export_line(record) for record in run.events()]
     recorded.write_text("".join(lines))
     testing.replay(recorded, plan)
     changed = {
@@ -211,7 +211,7 @@ def test_a_recorded_run_is_replayed_against_the_plan_as_it_is_now(tmp_path: Path
         testing.replay(recorded, changed)
 
 
-def line_of_export(record: rw.RunEventRecord) -> str:
+def export_line(record: rw.RunEventRecord) -> str:
     import msgspec
 
     return msgspec.json.encode(record).decode() + "\n"

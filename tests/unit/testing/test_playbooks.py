@@ -1,4 +1,4 @@
-"""Playbooks in tests: tasks by script, retries and deadlines without waiting."""
+"""Playbooks in the testing kit: scripted tasks, and retries without waiting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tasks_are_scripted_by_step_iteration_and_attempt() -> None:
         run.assert_happened("TaskAttemptFailed collect[1]/fetch: HTTP_503", "TaskDone collect[1]/fetch attempt 3")
 
 
-def test_a_script_for_a_task_that_is_not_there_is_a_mistake() -> None:
+def test_a_script_for_an_unknown_task_is_refused() -> None:
     with (
         testing.open({"collect/fatch": 1}) as app,
         pytest.raises(rw.RunwrightError, match="of the script not found in the plan"),

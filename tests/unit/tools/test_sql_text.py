@@ -1,4 +1,4 @@
-"""Named values in SQL: found where they are values, left alone everywhere else."""
+"""Named parameters in SQL: replaced outside literals and comments, unchanged inside."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ from runwright.tools.sql.text import SqlTextError, is_outside_literals, split_st
         ("select 1", [], "select 1", []),
     ],
 )
-def test_values_become_numbers_and_nothing_else_changes(
-    query: str, names: list[str], expected: str, order: list[str]
-) -> None:
+def test_named_parameters_become_positional(query: str, names: list[str], expected: str, order: list[str]) -> None:
     assert to_positional(query, names, "$") == (expected, order)
 
 
-def test_a_value_that_is_missing_or_not_used_is_named() -> None:
+def test_missing_and_unused_parameters_are_refused_by_name() -> None:
     with pytest.raises(SqlTextError, match="uses :day, but `args` has no 'day'"):
         to_positional("select :day", [], "$")
     with pytest.raises(SqlTextError, match="has 'dya', but the query does not use :dya"):
@@ -42,7 +40,7 @@ def test_a_value_that_is_missing_or_not_used_is_named() -> None:
 
 
 @given(st.text(alphabet="ab:'\"-/*$ \n\\E[1", max_size=40))
-def test_any_text_is_read_to_its_end(text: str) -> None:
+def test_any_text_is_converted_completely_or_refused(text: str) -> None:
     try:
         query, names = to_positional(text, ("a", "b"), "$")
     except SqlTextError:
@@ -52,7 +50,7 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
 
 
 @given(st.text(alphabet="ab: ", max_size=20))
-def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
+def test_quoted_text_is_not_changed(inside: str) -> None:
     quoted = "'" + inside.replace("'", "''") + "'"
     assert to_positional(f"select {quoted}, :a", ["a"], "?") == (f"select {quoted}, ?1", ["a"])
 
@@ -71,11 +69,11 @@ def test_what_is_quoted_stays_as_it_is(inside: str) -> None:
         ('select $$;$$; select ";"', 2),
     ],
 )
-def test_statements_are_counted_as_the_database_does(query: str, count: int) -> None:
+def test_statements_are_split_outside_literals_and_comments(query: str, count: int) -> None:
     assert len(split_statements(query)) == count
 
 
-def test_a_word_in_quotes_or_a_comment_does_not_stand_free() -> None:
+def test_words_in_quotes_and_comments_are_inside_literals() -> None:
     assert is_outside_literals("select * from NAME where x = 'y'", "NAME")
     for query in ("select 'NAME'", 'select "NAME"', "select 1 -- NAME", "/* NAME */ select 1", "select $$ NAME $$"):
         assert not is_outside_literals(query, "NAME")

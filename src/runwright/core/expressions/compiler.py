@@ -150,12 +150,13 @@ class _Compiler:
             return self.slice(node, node.arg, depth)
         owner = _label(node.node)
         holder, key = self._holder_and_key(node, depth)
+        is_computed = isinstance(node, nodes.Getitem) and not isinstance(node.arg, nodes.Const)
 
         def evaluate(scope: Scope, budget: Budget) -> Any:
             value, name = holder(scope, budget), key(scope, budget)
             found = find_item(value, name)
             if found is MISSING:
-                raise item_not_found(owner, value, name)
+                raise item_not_found(owner, value, None if is_computed and isinstance(name, str) else name)
             return found
 
         return evaluate

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from runwright.contract.events import RunContext
+from runwright.contract.events import RunConstants
 from runwright.contract.keys import key_bytes
 from runwright.contract.paths import signal_path
 from runwright.contract.payloads import StepStarted
@@ -78,7 +78,7 @@ class RunAggregate:
         "uncommitted",
     )
 
-    def __init__(self, context: RunContext, enforcement: Enforcement) -> None:
+    def __init__(self, context: RunConstants, enforcement: Enforcement) -> None:
         """Create the aggregate of a run that does not exist yet."""
         self.context = context
         self.enforcement = enforcement

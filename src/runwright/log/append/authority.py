@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.contract.events import Receipt, Refusal, RunContext
+from runwright.contract.events import Receipt, Refusal, RunConstants
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, InvalidTransition
@@ -50,7 +50,7 @@ class RunAppend(msgspec.Struct, eq=False):
     atomic: bool = True  # all or nothing; otherwise: up to the first refusal
     expected_seq: int | None = None
     fence: Fence | None = None
-    create: tuple[RunContext, Enforcement] | None = None
+    create: tuple[RunConstants, Enforcement] | None = None
     enforcement: Enforcement = Enforcement.STRICT  # of a run that its first event creates
     results: list[Receipt | Refusal] = []
 

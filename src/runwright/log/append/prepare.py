@@ -15,7 +15,7 @@ from runwright.contract.envelope import (
     check_payload,
 )
 from runwright.contract.errors import RunwrightError
-from runwright.contract.events import RunContext, RunEventRecord, RunEventWrite, RunIdentity
+from runwright.contract.events import RunConstants, RunEventRecord, RunEventWrite, RunIdentity
 from runwright.contract.keys import key_bytes
 from runwright.contract.timestamps import from_micros
 from runwright.core.integrity.chain import StoredEvent
@@ -26,7 +26,7 @@ _DRIVER_EVENT_TYPES = frozenset(name for name, kind in CATALOG.items() if not ki
 class PreparedEvent(msgspec.Struct, gc=False):
     """A validated event. The append authority sets the sequence number, time and hash of `stored`."""
 
-    run: RunContext
+    run: RunConstants
     event_id: str
     stored: StoredEvent
     drives: bool
@@ -73,7 +73,7 @@ def prepare(event: RunEventWrite, payload_limit: int = MAX_PAYLOAD_BYTES) -> Pre
 
 
 def prepare_own(
-    run: RunContext,
+    run: RunConstants,
     event_id: str,
     event_type: str,
     step_id: str | None,
@@ -115,10 +115,10 @@ def prepare_own(
     return PreparedEvent(run, event_id, stored, event_type in _DRIVER_EVENT_TYPES, problem)
 
 
-_contexts: dict[tuple[str, ...], RunContext] = {}
+_contexts: dict[tuple[str, ...], RunConstants] = {}
 
 
-def checked_context(event: RunEventWrite) -> RunContext:
+def checked_context(event: RunEventWrite) -> RunConstants:
     """Return the validated constants of the event's run; the same object for a run seen recently."""
     fields = (
         event.run_id,
@@ -134,11 +134,11 @@ def checked_context(event: RunEventWrite) -> RunContext:
     check_identity(event)
     if len(_contexts) > 4096:
         _contexts.clear()
-    run = _contexts[fields] = RunContext(*fields)
+    run = _contexts[fields] = RunConstants(*fields)
     return run
 
 
-def run_identity_of(run: RunContext) -> RunIdentity:
+def run_identity_of(run: RunConstants) -> RunIdentity:
     return RunIdentity(**run._asdict())
 
 

@@ -1,4 +1,4 @@
-"""Ways around the rules that somebody might try: each was one once."""
+"""Attempts to bypass the rules; each of them was possible once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ async def lease(worker: Caller) -> dict[str, Any]:
     return found
 
 
-async def test_a_result_that_is_said_again_is_not_another_runs(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_repeated_result_is_not_applied_to_another_run(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         await me.start(HELLO, context={"runId": "one"})
         first = await lease(me)
         await me.post(f"/v1/leases/{first['leaseId']}/result?worker=w", {"result": 1})
@@ -34,9 +34,9 @@ async def test_a_result_that_is_said_again_is_not_another_runs(store: str) -> No
         assert (await me.get(f"{run_path('two')}/status"))["status"] == "RUNNING"
 
 
-async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        me = there.caller()
+async def test_invalid_worker_reports_cannot_hang_the_run(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        me = server.caller()
         await me.start(HELLO, context={"runId": "r"})
         path = f"/v1/leases/{(await lease(me))['leaseId']}"
         deep: Any = 1
@@ -44,8 +44,8 @@ async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
             deep = [deep]
         large = await me.post(f"{path}/checkpoint?worker=w", {"state": "x" * 1_100_000}, 413)
         assert large["code"] == "PAYLOAD_TOO_LARGE"
-        for what, body in (("checkpoint", {"state": deep}), ("result", {"result": deep}), ("result", {"reslut": 1})):
-            assert (await me.post(f"{path}/{what}?worker=w", body, 400))["code"], what
+        for action, body in (("checkpoint", {"state": deep}), ("result", {"result": deep}), ("result", {"reslut": 1})):
+            assert (await me.post(f"{path}/{action}?worker=w", body, 400))["code"], action
         error = {"code": "X" * 1000, "message": "m" * 1_500_000, "facts": {"t": "x" * 100_000}}
         await me.post(f"{path}/result?worker=w", {"error": error})
         ended = await me.get(f"{run_path('r')}?wait=30s")
@@ -53,19 +53,19 @@ async def test_what_a_worker_says_cannot_hang_its_run(store: str) -> None:
         assert len(ended["steps"][0]["error"]["message"]) == 2000
 
 
-async def test_a_long_name_does_not_blind_the_audit(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_long_run_id_does_not_break_the_audit(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         await me.get(run_path("x" * 6000), 404)
         await me.get(run_path("other"), 404)
-        await there.service.audit.flush()
-        found = await there.service.audit.list(AuditFilter(run_id="other"))
+        await server.service.audit.flush()
+        found = await server.service.audit.list(AuditFilter(run_id="other"))
         assert [entry.outcome for entry in found.entries] == ["DENIED"]
 
 
-async def test_who_may_not_bring_code_does_not_say_where_it_is(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        engineer, operator = await there.caller_with("Engineer"), await there.caller_with("Operator")
+async def test_operator_cannot_name_the_source_of_a_plan(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        engineer, operator = await server.caller_with("Engineer"), await server.caller_with("Operator")
         await engineer.run(HELLO)
         before = list(sys.path)
         denied = await operator.post("/v1/runs", {"plan": HELLO, "source": "/tmp/elsewhere/x.yaml"}, 403)
@@ -73,11 +73,14 @@ async def test_who_may_not_bring_code_does_not_say_where_it_is(file_store: str) 
         assert sys.path == before
 
 
-async def test_an_artifact_is_its_tenants(store: str) -> None:
-    async with running_server(store, steps="workers") as there:
-        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
-        worker_a = await there.caller_with(scopes=("steps",), tenant="a", name="wa")
-        worker_b = await there.caller_with(scopes=("steps",), tenant="b", name="wb")
+async def test_artifact_is_scoped_to_its_tenant(store: str) -> None:
+    async with running_server(store, steps="workers") as server:
+        ours, theirs = (
+            await server.caller_with("Engineer", tenant="a"),
+            await server.caller_with("Engineer", tenant="b"),
+        )
+        worker_a = await server.caller_with(scopes=("steps",), tenant="a", name="wa")
+        worker_b = await server.caller_with(scopes=("steps",), tenant="b", name="wb")
         await ours.start(HELLO, context={"runId": "ours"})
         path = f"/v1/leases/{(await lease(worker_a))['leaseId']}"
         headers = {"content-type": "application/octet-stream"}
@@ -101,9 +104,12 @@ async def test_an_artifact_is_its_tenants(store: str) -> None:
         assert answer.content == b"for our eyes only"
 
 
-async def test_a_hash_in_a_payload_opens_nothing(store: str) -> None:
-    async with running_server(store) as there:
-        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
+async def test_reference_in_a_payload_gives_no_access(store: str) -> None:
+    async with running_server(store) as server:
+        ours, theirs = (
+            await server.caller_with("Engineer", tenant="a"),
+            await server.caller_with("Engineer", tenant="b"),
+        )
         run_id = await ours.run({"plan": "big", "steps": [{"id": "s", "python": {"code": "'x' * 100_000"}}]})
         ended = next(
             e for e in (await ours.get(f"{run_path(run_id)}/events"))["events"] if e["eventType"] == "StepCompleted"
@@ -121,8 +127,8 @@ BIG = {"plan": "big", "steps": [{"id": "s", "python": {"code": "'x' * 100_000"}}
 KEEPS = {"plan": "keeps", "steps": [{"id": "s", "artifact": {"put": "secret.txt"}}]}
 
 
-def told(kind: str, **more: Any) -> dict[str, Any]:
-    """An event of a run of tenant b, as another engine tells it."""
+def foreign_event(kind: str, **more: Any) -> dict[str, Any]:
+    """An event of a run of tenant b, as another engine reports it."""
     return json.loads(msgspec.json.encode(rw.new_event(kind, rw.new_run("told", "p", tenant_id="b"), **more)))
 
 
@@ -130,20 +136,20 @@ async def status(caller: Caller, run_id: str) -> str:
     return (await caller.get(run_path(run_id)))["status"]
 
 
-async def test_what_a_tenant_kept_is_not_had_by_its_hash(store: str, tmp_path: Path) -> None:
-    """Not in a plan, not in an event: whoever knows a hash of another tenant and names it has nothing by that."""
+async def test_hash_gives_no_access_to_data_of_another_tenant(store: str, tmp_path: Path) -> None:
+    """A plan or an event that names a hash of another tenant gives no access to its data."""
     (tmp_path / "secret.txt").write_text("for our eyes only")
-    async with running_server(store) as there:
-        ours = await there.caller_with("Engineer", tenant="a")
-        theirs = await there.caller_with("Engineer", tenant="b", scopes=("events:server", "events:worker"))
+    async with running_server(store) as server:
+        ours = await server.caller_with("Engineer", tenant="a")
+        theirs = await server.caller_with("Engineer", tenant="b", scopes=("events:server", "events:worker"))
         run_id = await ours.run(KEEPS)
-        (kept,) = (await ours.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
+        (stored,) = (await ours.get(f"{run_path(run_id)}/artifacts"))["artifacts"]
         big = await ours.run(BIG)
         events = (await ours.get(f"{run_path(big)}/events"))["events"]
         plan_ref = next(e["payload"]["planRef"] for e in events if e["eventType"] == "RunStarted")
         value = next(e["payload"]["resultRef"] for e in events if e["eventType"] == "StepCompleted")
 
-        gets = {"plan": "p", "steps": [{"id": "s", "artifact": {"get": kept["artifact"], "to": "stolen.txt"}}]}
+        gets = {"plan": "p", "steps": [{"id": "s", "artifact": {"get": stored["artifact"], "to": "stolen.txt"}}]}
         stolen = await theirs.run(gets)
         assert (await theirs.get(run_path(stolen)))["steps"][0]["error"]["code"] == "REFERENCE_NOT_AVAILABLE"
         assert not (tmp_path / "stolen.txt").exists()
@@ -152,23 +158,25 @@ async def test_what_a_tenant_kept_is_not_had_by_its_hash(store: str, tmp_path: P
         await theirs.post(
             "/v1/events",
             [
-                told("RunStarted", payload={"planRef": {**plan_ref, "planId": "p", "planVersion": "1"}}),
-                told("StepStarted", step_id="s"),
-                told("StepCompleted", step_id="s", payload={"resultRef": value, "artifactRefs": [kept["artifact"]]}),
+                foreign_event("RunStarted", payload={"planRef": {**plan_ref, "planId": "p", "planVersion": "1"}}),
+                foreign_event("StepStarted", step_id="s"),
+                foreign_event(
+                    "StepCompleted", step_id="s", payload={"resultRef": value, "artifactRefs": [stored["artifact"]]}
+                ),
             ],
         )
         assert (await theirs.get(f"{run_path('told')}/plan", 404))["code"] == "PLAN_NOT_FOUND"
-        for way in (f"results/{value['sha256']}", "results/s", f"artifacts/{kept['artifact']['sha256']}"):
-            assert (await theirs.get(f"{run_path('told')}/{way}", 404))["code"] == "REFERENCE_NOT_AVAILABLE", way
+        for path in (f"results/{value['sha256']}", "results/s", f"artifacts/{stored['artifact']['sha256']}"):
+            assert (await theirs.get(f"{run_path('told')}/{path}", 404))["code"] == "REFERENCE_NOT_AVAILABLE", path
 
-        # and all of it is there for its own
+        # The tenant itself can read all of it.
         assert await status(ours, await ours.run(gets)) == await status(ours, await ours.run(runs)) == "COMPLETED"
         assert (tmp_path / "stolen.txt").read_text() == "for our eyes only"
         assert (await ours.get(f"{run_path(big)}/plan"))["metadata"]["planId"] == "big"
         assert await ours.get(f"{run_path(big)}/results/{value['sha256']}") == "x" * 100_000
 
 
-async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
+async def test_playbook_part_is_scoped_to_its_tenant(file_store: str) -> None:
     loop = {"in": [1], "iterator": "n"}
     playbook = {
         "apiVersion": "noetl.io/v2",
@@ -177,8 +185,11 @@ async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
         "workbook": [{"name": "each", "loop": loop, "tool": {"kind": "noop"}}],
         "workflow": [{"step": "s", "tool": {"kind": "workbook", "name": "each"}}],
     }
-    async with running_server(file_store) as there:
-        ours, theirs = await there.caller_with("Engineer", tenant="a"), await there.caller_with("Engineer", tenant="b")
+    async with running_server(file_store) as server:
+        ours, theirs = (
+            await server.caller_with("Engineer", tenant="a"),
+            await server.caller_with("Engineer", tenant="b"),
+        )
         run_id = await ours.run(playbook)
         child = next(run for run in (await ours.get("/v1/runs"))["runs"] if run["runId"] != run_id)
         started = (await ours.get(f"{run_path(child['runId'])}/events?eventType=RunStarted"))["events"][0]
@@ -187,11 +198,11 @@ async def test_a_part_of_a_playbook_is_its_tenants_too(file_store: str) -> None:
         assert await status(ours, await ours.run(part)) == "COMPLETED"
 
 
-async def test_a_token_that_was_refused_is_no_grant(file_store: str) -> None:
-    async with running_server(file_store) as there:
+async def test_refused_token_request_is_audited_as_denied(file_store: str) -> None:
+    async with running_server(file_store) as server:
         root, admin = (
-            await there.caller_with("Admin", name="root"),
-            await there.caller_with("Admin", tenant="a", name="ann"),
+            await server.caller_with("Admin", name="root"),
+            await server.caller_with("Admin", tenant="a", name="ann"),
         )
         await admin.post("/v1/tokens", {"name": "x", "roles": ["System"]}, 403)
         await admin.post("/v1/tokens", {"name": "x", "roles": ["Viewer"], "tenantId": "b"}, 403)
@@ -199,24 +210,24 @@ async def test_a_token_that_was_refused_is_no_grant(file_store: str) -> None:
         assert {(each["outcome"], each["tenantId"]) for each in entries} == {("DENIED", "a")}
 
 
-async def test_names_that_callers_make_up_are_no_labels(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        admin = await there.caller_with("Admin")
-        await there.caller().get("/v1/runs/made-up", 401)
+async def test_invented_names_are_not_metric_labels(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        admin = await server.caller_with("Admin")
+        await server.caller().get("/v1/runs/made-up", 401)
         assert "made-up" not in await admin.get("/metrics")
 
 
-async def test_a_page_elsewhere_does_not_act_through_the_local_user(file_store: str) -> None:
-    async with running_server(file_store) as there:
-        me = there.caller()
+async def test_cross_site_request_is_not_from_the_local_user(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        me = server.caller()
         headers = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
         assert (await me.post("/v1/rebuild?check=false", None, 401, headers=headers))["code"] == "AUTHN_REQUIRED"
-        await me.post("/v1/rebuild", None, headers={"origin": there.address})
+        await me.post("/v1/rebuild", None, headers={"origin": server.address})
 
 
-async def test_odd_requests_get_plain_answers(store: str) -> None:
-    async with running_server(store) as there:
-        me = there.caller()
+async def test_odd_requests_get_standard_responses(store: str) -> None:
+    async with running_server(store) as server:
+        me = server.caller()
         run_id = await me.run(HELLO, context={"runId": "r"})
         deep = b'{"plan": ' + b"[" * 20_000
         answer = await me.http.post("/v1/runs", content=deep, headers={"content-type": "application/json"})
