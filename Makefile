@@ -43,7 +43,7 @@ bench: $(VENV)/bench
 	$(BIN)/python -m bench
 
 # Style, layers, types, names and prose.
-PROSE := src docs bench examples scripts README.md CHANGELOG.md CONTRIBUTING.md
+PROSE := src docs tests bench examples scripts README.md CHANGELOG.md CONTRIBUTING.md
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -17,7 +17,7 @@ from .table import Measurement, Row
 from .targets import TARGETS
 
 if TYPE_CHECKING:
-    from tests.servers import Postgres
+    from tests.support.components import Postgres
 
 Stores = Callable[[], AbstractContextManager[tuple[str, Path]]]
 """Returns the URL of an empty store and a working folder."""

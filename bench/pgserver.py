@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.servers import Postgres
+    from tests.support.components import Postgres
 
 _numbers = count(1)
 
@@ -32,7 +32,7 @@ def start() -> Postgres:
 def _start() -> Postgres:
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
     try:
-        from servers import Postgres
+        from support.components import Postgres
     finally:
         del sys.path[0]
     return Postgres()

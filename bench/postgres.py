@@ -13,7 +13,7 @@ from .table import Measurement, Row
 from .targets import TARGETS
 
 if TYPE_CHECKING:
-    from tests.servers import Postgres
+    from tests.support.components import Postgres
 
 _CALLERS = 64
 _ROWS_PER_COMMIT = 1000

@@ -26,7 +26,7 @@ from .table import Measurement, Row
 from .targets import TARGETS
 
 if TYPE_CHECKING:
-    from tests.servers import Postgres
+    from tests.support.components import Postgres
 
 _CONNECTIONS = 64
 _BATCH = 500

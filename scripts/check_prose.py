@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCANNED = ("src", "docs", "tests", "bench", "examples", "scripts", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 EXEMPT = {"scripts/check_prose.py", "tests/unit/test_check_prose.py"}  # they list the idioms
 MARKER = "prose: quoted"
+MAX_TEST_NAME = 60
 
 # Idiom -> what to write instead.
 IDIOMS = {
@@ -164,6 +165,11 @@ def check(roots: list[Path]) -> Iterator[ProseFinding]:
             for pattern, advice in _IDIOMS:
                 for match in pattern.finditer(passage.text):
                     yield ProseFinding(name, passage.line, match[0].strip(" .:"), advice)
+        if path.suffix == ".py" and "tests" in path.parts:
+            for passage in test_names(path.read_text()):
+                if len(passage.text) > MAX_TEST_NAME:
+                    advice = f"state the behaviour in at most {MAX_TEST_NAME} characters after test_"
+                    yield ProseFinding(name, passage.line, passage.text, advice)
         if path.suffix == ".py" and "src" in path.parts:
             for passage in vague_names(path):
                 yield ProseFinding(name, passage.line, passage.text, "begin the name with a verb of CONTRIBUTING.md")

@@ -75,12 +75,20 @@ def bucket(bucket_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 _numbers = itertools.count(1)
 
 
+_free_databases: list[str] = []
+
+
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """The URL of a new, empty database."""
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    yield postgres.create_database(name)
-    postgres.drop_database(name)
+    """URL of an empty database. Databases are emptied and used again: to create and drop one costs 0.3 s."""
+    if not _free_databases:
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        postgres.create_database(name)
+        _free_databases.append(name)
+    name = _free_databases.pop()
+    yield postgres.url(name)
+    postgres.empty_database(name)
+    _free_databases.append(name)
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.slow)])

@@ -1,4 +1,4 @@
-"""Run the `runwright` command in a folder of its own: in this process, or as a process."""
+"""Run the `runwright` command in a separate folder: in this process, or in a new one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_in_process(folder: Path, arguments: Sequence[str], environment: dict[str
 
 
 class Shell:
-    """`runwright` in a folder of its own, without a terminal.
+    """The command `runwright` in a separate folder, without a terminal.
 
     A call checks the exit code; it runs the command in this process unless there is standard input. `process` starts a
     real process, for tests of pipes, signals and imported code.
@@ -98,7 +98,7 @@ class Shell:
 
 
 class Project(Shell):
-    """A folder with plans, and processes that run in the background."""
+    """A folder with plans, and processes in the background."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -110,7 +110,7 @@ class Project(Shell):
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         def hear_ctrl_c() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs us in the background has it ignored
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # A shell makes background processes ignore SIGINT.
 
         process = subprocess.Popen(
             [sys.executable, "-m", "runwright", *arguments],

@@ -168,6 +168,14 @@ class Postgres:
     def drop_database(self, name: str) -> None:
         self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def empty_database(self, name: str) -> None:
+        """End all sessions in a database, and drop all its tables."""
+        self.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid(); DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public",
+            name,
+        )
+
 
 class Bucket:
     """A server with the S3 API: SeaweedFS, from its wheel."""

@@ -1,4 +1,4 @@
-"""Words for tests of the engine: start a run, wait for something in its log, read what happened."""
+"""Helpers for tests of the engine: start a run, wait for its events, read its log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def wait_for_event(
         except rw.RunwrightError as error:
             if error.code != "RUN_NOT_FOUND":
                 raise
-            return None  # not yet
+            return None  # The run does not exist yet.
 
     found = await until(look, f"{event_type} {step or ''} {attempt}")
     assert found is not None
@@ -48,14 +48,14 @@ async def run_plan(operations: Operations, plan: dict[str, Any], **start: Any) -
 async def wait_for_end(operations: Operations, run_id: str) -> rw.RunSnapshot:
     snapshot = await operations.wait(run_id, PATIENCE)
     told = "\n".join(await event_lines(operations, run_id))
-    assert snapshot.status in ("COMPLETED", "FAILED", "CANCELLED"), f"it did not end:\n{told}"
+    assert snapshot.status in ("COMPLETED", "FAILED", "CANCELLED"), f"the run did not end:\n{told}"
     assert not snapshot.inconsistent, told
     assert not {"RUNNING", "PENDING"} & {step.status for step in snapshot.steps}, told
     return snapshot
 
 
 async def event_lines(operations: Operations, run_id: str) -> list[str]:
-    """The run's events, one short line each."""
+    """Return one short line per event of the run."""
     return [event_line(record) for record in await operations.log.read(run_id)]
 
 
@@ -82,12 +82,12 @@ def step_of(snapshot: rw.RunSnapshot, step_id: str) -> rw.StepSnapshot:
 
 
 def skip_reasons(lines: list[str]) -> dict[str, str]:
-    """Why each skipped step was skipped."""
+    """Return the reason code of each skipped step."""
     return {entry.split()[1]: entry.split()[-1] for entry in lines if entry.startswith("StepSkipped")}
 
 
 async def wait_for_alerts(operations: Operations, run_id: str, code: str) -> list[rw.Alert]:
-    """Wait for an alert of this kind."""
+    """Wait for alerts with this code."""
 
     async def look() -> list[rw.Alert]:
         return [alert for alert in await operations.log.alerts(run_id) if alert.code == code]
@@ -104,10 +104,10 @@ def sleep_inputs(seconds: float, value: Any = None) -> dict[str, Any]:
 
 
 def fail_once_inputs(file: object, **more: Any) -> dict[str, Any]:
-    """Fails the first time, as seen by a file."""
+    """Inputs of a step that fails in its first attempt, which it records in the file."""
     return {"call": "support.engine_steps:fail_times", "args": {"file": str(file), "times": 1, **more}}
 
 
 def wait_for_file_inputs(file: object, **more: Any) -> dict[str, Any]:
-    """Runs until the file is there, or it is told to stop."""
+    """Inputs of a step that runs until the file exists or the step is stopped."""
     return {"call": "support.engine_steps:wait_for_file", "args": {"file": str(file), **more}}

@@ -1,4 +1,4 @@
-"""Starts work on a real executor and waits for what becomes of it, in the words of a test."""
+"""Harness for tests of the executor: start steps and wait for their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.waiting import until
 
 
 class Job:
-    """One step under way, its output, and how it ended."""
+    """A started step, its output and its outcome."""
 
     def __init__(self, desk: ExecutorHarness, work: Work, output: list[tuple[str, bytes]]) -> None:
         self.context = work.context
@@ -64,7 +64,7 @@ TOKEN = sha256(b"run 1|s|1").hexdigest()
 
 
 class ExecutorHarness:
-    """An executor, and short ways to hand it work."""
+    """An executor, with short methods to start steps on it."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor

@@ -1,4 +1,4 @@
-"""Kinds of step for tests of plans: small, and always the same, whatever the real tools become."""
+"""Kinds of step for tests of plans: small, and independent of the real tools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS = {
         FakeKind("noop", NoopInputs),
         FakeKind("shell", ShellInputs, "command"),
         FakeKind("call", CallInputs, "url"),
-        FakeKind("timeout", NoopInputs),  # called like a field of a step: it can only be used in the full form
+        FakeKind("timeout", NoopInputs),  # It has the name of a field of a step and requires the full form.
     )
 }
 
@@ -60,7 +60,7 @@ def load_text(text: str | bytes, name: str = "test.yaml") -> LoadedPlan:
 
 
 def problems_of(text: str | bytes, name: str = "test.yaml") -> list[str]:
-    """What is wrong with a plan, as people see it."""
+    """Return the problems of a plan, as they are printed."""
     try:
         load_text(text, name)
     except PlanInvalid as invalid:
@@ -69,6 +69,6 @@ def problems_of(text: str | bytes, name: str = "test.yaml") -> list[str]:
 
 
 def with_step(step: str) -> str:
-    """A plan whose second step has these lines; they begin on line 4."""
+    """Return a plan whose second step has these lines; they begin on line 4."""
     lines = "\n".join(f"    {line}" for line in step.strip("\n").split("\n"))
     return f"plan: p\nsteps:\n  - {{id: first, noop: }}\n  -\n{lines}\n"

@@ -1,4 +1,4 @@
-"""Words for tests of playbooks."""
+"""Helpers for tests of playbooks: documents, runs and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runwright.control.operations import Operations
 from support.engine import event_lines, run_plan
 
 WAIT_FOR_FILE = "import os, time\nwhile not os.path.exists(go):\n    time.sleep(0.01)"
-"""Code that goes on once there is a file."""
+"""Code that waits until a file exists."""
 
 
 def playbook(*steps: dict[str, Any], workload: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -46,13 +46,13 @@ def arcs_to(*names: str, mode: str = "exclusive") -> dict[str, Any]:
 async def run_playbook(
     operations: Operations, document: dict[str, Any], **start: Any
 ) -> tuple[rw.RunSnapshot, list[str]]:
-    """Run a playbook to its end: how it ended, and its story."""
+    """Run a playbook to its end; return its snapshot and its event lines."""
     snapshot = await run_plan(operations, document, **start)
     return snapshot, await event_lines(operations, snapshot.run_id)
 
 
 async def context_of(operations: Operations, run_id: str) -> dict[str, Any]:
-    """`ctx` as its events say."""
+    """Return `ctx` as recorded in the events of the run."""
     ctx: dict[str, Any] = {}
     for record in await operations.log.read(run_id):
         ctx |= (record.payload or {}).get("ctx") or {}

@@ -1,4 +1,4 @@
-"""Words for tests of the server: one on a real socket, and callers who show a token or none."""
+"""Helpers for tests of the server: a server on a real socket, and callers with or without a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITING = {"plan": "held", "steps": [{"id": "wait", "wait": "1h"}, {"id": "after
 
 
 class Caller:
-    """Somebody who calls a server."""
+    """A client of a server, with or without a token."""
 
     def __init__(self, service: Service, address: str, token: str | None = None) -> None:
         self.service = service
@@ -35,7 +35,7 @@ class Caller:
         self.http = httpx.AsyncClient(base_url=address, headers=headers, timeout=60, verify=NO_TLS)
 
     async def request(self, method: str, path: str, expected: int = 200, **more: Any) -> Any:
-        """What the server answers, which must have this status."""
+        """Send a request, check the status of the response, and return its body."""
         answer = await self.http.request(method, path, **more)
         assert answer.status_code == expected, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content and "json" in answer.headers.get("content-type", "") else answer.text
@@ -57,7 +57,7 @@ class Caller:
         return run_id
 
     async def start_waiting(self, run_id: str) -> Any:
-        """Start a run that waits, and wait until it does: from here on nothing is written unless somebody asks."""
+        """Start a run and wait until its step waits; from then on, only requests add events to its log."""
         await self.start(WAITING, context={"runId": run_id})
 
         async def waits() -> bool:
@@ -71,7 +71,7 @@ class Caller:
         return await self.post(f"{run_path(run_id)}/signals", body, expected)
 
     async def stream(self, path: str, **headers: str) -> AsyncGenerator[dict[str, Any]]:
-        """Server-sent events, as they come."""
+        """Yield server-sent events as they arrive."""
         async with self.http.stream("GET", path, headers=headers, timeout=60) as answer:
             assert answer.status_code == 200, (answer.status_code, await answer.aread())
             event: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def run_path(run_id: str) -> str:
 
 
 class RunningServer:
-    """A server, and the callers it knows."""
+    """A server and its callers."""
 
     def __init__(self, service: Service, address: str) -> None:
         self.service = service
@@ -107,7 +107,7 @@ class RunningServer:
     async def caller_with(
         self, *roles: str, tenant: str | None = None, name: str | None = None, scopes: tuple[str, ...] = (), **more: Any
     ) -> Caller:
-        """A caller with a token of their own."""
+        """Create a token and return a caller that uses it."""
         name = name or "-".join((*roles, *scopes, tenant or "all"))
         by = self.service.local_user(None, None)
         _, text = await self.service.tokens.create(name, by=by, tenant_id=tenant, roles=roles, scopes=scopes, **more)
@@ -116,7 +116,7 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(store: str, **settings: Any) -> AsyncGenerator[RunningServer]:
-    """A server on a store, on a real socket."""
+    """Run a server for a store, on a real socket."""
     wanted = ServerSettings(**{"port": 0, "rate": 0, **settings})
     async with open_server(store, wanted) as (service, address):
         made = RunningServer(service, address)
@@ -128,7 +128,7 @@ async def running_server(store: str, **settings: Any) -> AsyncGenerator[RunningS
 
 @contextmanager
 def server_in_thread(store: str, **settings: Any) -> Iterator[str]:
-    """A server in a thread of its own; its address."""
+    """Run a server in a separate thread; yield its address."""
     ready, stop = threading.Event(), threading.Event()
     found: list[str] = []
 

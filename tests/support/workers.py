@@ -1,4 +1,4 @@
-"""Words for tests of workers: one that works, and one that is lost."""
+"""Helpers for tests of workers: a working worker and a lost one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def worker(
 
 
 async def wait_for_empty_queue(there: RunningServer) -> None:
-    """The table is cleared a moment after the log says that the run has ended."""
+    """Wait until the task queue is empty, which is shortly after the end of the run is in the log."""
 
     async def cleared() -> bool:
         return await there.service.log.store.side_tables.read("task_counts") == []
@@ -50,7 +50,7 @@ async def event_types(caller: Caller, run_id: str) -> list[tuple[str, str | None
 
 
 class LostWorker(Worker):
-    """A worker that takes steps and is never heard of again."""
+    """A worker that claims steps and sends neither heartbeats nor results."""
 
     async def _run_job(self, job: Any) -> None:
         await asyncio.sleep(3600)
@@ -62,6 +62,6 @@ class LostWorker(Worker):
 
 
 def shorten_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a test need not wait long for a worker to be given up."""
+    """Shorten leases and polling, so that the tasks of a lost worker are released soon."""
     monkeypatch.setattr(tasks, "LEASE_SECONDS", 0.5)
     monkeypatch.setattr(dispatch, "POLL", 0.1)

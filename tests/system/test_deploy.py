@@ -1,5 +1,5 @@
-"""What is in deploy/ holds: the units by systemd's own tools and under their own filters, the rest as far as it goes
-without a container engine."""
+"""Deployment files: units are checked with systemd and run under their own filters, the other files are checked as far
+as possible without a container engine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DEPLOY = ROOT / "deploy"
 UNITS = ["runwright.service", "runwright-worker.service"]
 PROGRAM = Path(sys.executable).with_name("runwright")
 AFTER_DRAIN = 5 + 4
-"""Seconds a server may take once it has drained: answers under way, then the last appends."""
+"""Seconds that a server may need after the drain: for open responses, then for the last appends."""
 EXPOSURE = 25
-"""The most that systemd may find open, in tenths of its scale from 0 to 10."""
+"""Highest exposure that systemd may report, in tenths of its scale from 0 to 10."""
 
 
 def unit(name: str) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units in a folder of their own, with a program that is there."""
+    """Units in a separate folder, with the path of an existing program."""
     for name in UNITS:
         text = (DEPLOY / name).read_text()
         assert "/opt/runwright/bin/runwright " in text
@@ -74,12 +74,13 @@ def installed(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", UNITS)
 def test_systemd_finds_nothing_wrong_with_a_unit(name: str, installed: Path) -> None:
     done = analyze("verify", "--man=no", str(installed / name))
-    told = [line for line in (done.stdout + done.stderr).splitlines() if name in line]  # other units are not ours
-    assert (done.returncode, told) == (0, [])
+    # Other units are not under test.
+    findings = [line for line in (done.stdout + done.stderr).splitlines() if name in line]
+    assert (done.returncode, findings) == (0, [])
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_systemd_calls_a_unit_well_protected(name: str, installed: Path) -> None:
+def test_systemd_rates_unit_exposure_below_the_limit(name: str, installed: Path) -> None:
     if "--offline" not in analyze("--help").stdout:
         pytest.skip("systemd: this one cannot judge a unit that is not loaded")
     done = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", str(installed / name))
@@ -87,27 +88,29 @@ def test_systemd_calls_a_unit_well_protected(name: str, installed: Path) -> None
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_keeps_its_promises(name: str) -> None:
-    said = unit(name)
-    assert said["CapabilityBoundingSet"] == [""]
-    assert said["ProtectSystem"] == ["strict"]
-    assert said["NoNewPrivileges"] == said["PrivateTmp"] == said["ProtectHome"] == ["yes"]
-    assert said["User"] != ["root"]
-    assert said["KillMode"] == ["mixed"]  # else steps are ended at once, and there is nothing to drain
-    assert said["EnvironmentFile"][0].startswith("/etc/")  # not with a "-": without it the service must not start
-    assert said["WorkingDirectory"] == [f"/var/lib/{said['StateDirectory'][0]}"]
+def test_unit_is_hardened_and_drains_on_stop(name: str) -> None:
+    settings = unit(name)
+    assert settings["CapabilityBoundingSet"] == [""]
+    assert settings["ProtectSystem"] == ["strict"]
+    assert settings["NoNewPrivileges"] == settings["PrivateTmp"] == settings["ProtectHome"] == ["yes"]
+    assert settings["User"] != ["root"]
+    # The default mode also sends SIGTERM to the steps, which prevents a drain.
+    assert settings["KillMode"] == ["mixed"]
+    # Without a "-" prefix, a missing file prevents the start.
+    assert settings["EnvironmentFile"][0].startswith("/etc/")
+    assert settings["WorkingDirectory"] == [f"/var/lib/{settings['StateDirectory'][0]}"]
 
 
-def test_a_server_sees_the_processes_of_others() -> None:
-    """Else it has to wait for the lease of one that died."""
+def test_server_unit_can_see_other_processes() -> None:
+    """Requirement for fast recovery: otherwise the lease of a dead process has to expire first."""
     assert not unit("runwright.service").keys() & {"ProtectProc", "ProcSubset"}
 
 
-def test_a_service_has_the_time_to_stop() -> None:
+def test_service_stop_timeout_exceeds_the_drain() -> None:
     server, worker = (float(unit(name)["TimeoutStopSec"][0]) for name in UNITS)
     assert server > read_server_settings({}).drain + AFTER_DRAIN
-    told = subprocess.run([PROGRAM, "worker", "--help"], capture_output=True, text=True).stdout
-    drain = re.search(r"--drain.*?default:\s+(\w+)", told, re.DOTALL)
+    help_text = subprocess.run([PROGRAM, "worker", "--help"], capture_output=True, text=True).stdout
+    drain = re.search(r"--drain.*?default:\s+(\w+)", help_text, re.DOTALL)
     assert drain is not None
     assert worker > parse_duration(drain[1]) + AFTER_DRAIN
 
@@ -150,14 +153,14 @@ def calls_in(named: str) -> set[str]:
 
 
 def confined(name: str, *command: str) -> list[str]:
-    """A command under the filters of a unit: system calls, families of sockets, memory."""
-    said = unit(name)
+    """Return a command that runs under the filters of a unit: system calls, socket families, memory."""
+    settings = unit(name)
     calls = calls_in("@default")
-    for line in said["SystemCallFilter"]:
+    for line in settings["SystemCallFilter"]:
         these = set[str]().union(*map(calls_in, line.removeprefix("~").split()))
         calls = calls - these if line.startswith("~") else calls | these
-    families = [str(int(getattr(socket, family))) for family in said["RestrictAddressFamilies"][0].split()]
-    memory = "closed" if said.get("MemoryDenyWriteExecute") == ["yes"] else "open"
+    families = [str(int(getattr(socket, family))) for family in settings["RestrictAddressFamilies"][0].split()]
+    memory = "closed" if settings.get("MemoryDenyWriteExecute") == ["yes"] else "open"
     return [sys.executable, "-c", JAIL, " ".join(sorted(calls)), " ".join(families), memory, str(PROGRAM), *command]
 
 
@@ -173,7 +176,7 @@ def can_confine() -> None:
 
 @contextlib.contextmanager
 def process(command: list[str], folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that must end well within a while of being asked to."""
+    """Run a process that must exit with 0 within 60 seconds after SIGTERM."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
     started = subprocess.Popen(
         command,
@@ -216,7 +219,7 @@ for what, attempt in (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", ["here", "workers"])
-def test_server_and_worker_do_their_work_under_the_filters_of_their_units(steps: str, tmp_path: Path) -> None:
+def test_server_and_worker_run_under_their_units_filters(steps: str, tmp_path: Path) -> None:
     have_or_skip("systemd", can_confine)
     (tmp_path / "runwright.toml").write_text(f'[server]\nsteps = "{steps}"\n')
     (tmp_path / "probe.py").write_text(PROBE)
@@ -250,7 +253,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def last_stage() -> dict[str, str]:
-    """The last of each instruction in the stage that becomes the image."""
+    """Return the last of each instruction in the final stage, which becomes the image."""
     found: dict[str, str] = {}
     for word, rest in instructions():
         found = {} if word == "FROM" else found
@@ -259,22 +262,22 @@ def last_stage() -> dict[str, str]:
 
 
 def exec_form(text: str) -> list[str]:
-    words = json.loads(text)
-    assert isinstance(words, list) and all(isinstance(word, str) for word in words)
-    return words
+    arguments = json.loads(text)
+    assert isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
+    return arguments
 
 
 def healthy(port: int) -> bool:
-    """What the image's HEALTHCHECK says of a server at this port."""
+    """Return whether the HEALTHCHECK of the image succeeds for a server at this port."""
     program, *arguments = exec_form(last_stage()["HEALTHCHECK"].partition(" CMD ")[2])
     assert program == "python" and "/healthz" in arguments[-1]
-    asked = [word.replace(":8484/", f":{port}/") for word in arguments]
-    lost = {**os.environ, "http_proxy": "http://127.0.0.1:9"}  # a proxy must make no difference
-    return subprocess.run([sys.executable, *asked], env=lost, capture_output=True).returncode == 0
+    check = [word.replace(":8484/", f":{port}/") for word in arguments]
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9"}  # A proxy must not affect the check.
+    return subprocess.run([sys.executable, *check], env=environment, capture_output=True).returncode == 0
 
 
 def is_sent(path: str) -> bool:
-    """Whether .dockerignore lets the builder see this: the last line that speaks of it decides."""
+    """Return whether .dockerignore includes this path in the build context: the last matching line decides."""
     sent, place = True, Path(path)
     names = [str(part) for part in (place, *place.parents) if str(part) != "."]
     for line in (ROOT / ".dockerignore").read_text().splitlines():
@@ -283,19 +286,19 @@ def is_sent(path: str) -> bool:
     return sent
 
 
-def test_the_image_is_nobody_in_particular_and_hears_signals() -> None:
+def test_image_runs_without_root_and_receives_signals() -> None:
     image = last_stage()
     user = image["USER"].partition(":")[0]
-    assert user.isdigit() and int(user) != 0  # by number, so that an orchestrator can see that it is not root
+    assert user.isdigit() and int(user) != 0  # An orchestrator can verify that a number is not root.
     assert exec_form(image["ENTRYPOINT"]) == ["runwright"]
     assert exec_form(image["CMD"]) == ["serve", "--host", "0.0.0.0"]
     assert image["STOPSIGNAL"] == "SIGTERM"
 
 
-def test_the_image_is_made_of_what_is_here() -> None:
-    assert not [rest for word, rest in instructions() if word == "ADD"]  # COPY fetches nothing from elsewhere
+def test_image_is_built_from_files_of_the_repository() -> None:
+    assert not [rest for word, rest in instructions() if word == "ADD"]  # Unlike ADD, COPY never downloads files.
     copied = [rest.split() for word, rest in instructions() if word == "COPY"]
-    sources = [source for words in copied if not words[0].startswith("--from=") for source in words[:-1]]
+    sources = [source for arguments in copied if not arguments[0].startswith("--from=") for source in arguments[:-1]]
     assert "src/" in sources
     for source in sources:
         assert not source.startswith("--") and "://" not in source
@@ -303,7 +306,7 @@ def test_the_image_is_made_of_what_is_here() -> None:
     assert os.access(DEPLOY / "init.sh", os.X_OK)
 
 
-def test_packages_come_with_hashes_and_bases_with_versions() -> None:
+def test_packages_have_hashes_and_base_images_have_versions() -> None:
     runs = [rest for word, rest in instructions() if word == "RUN"]
     assert any("--require-hashes -r requirements/server.txt" in rest for rest in runs)
     stages = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
@@ -312,7 +315,7 @@ def test_packages_come_with_hashes_and_bases_with_versions() -> None:
 
 
 @pytest.mark.parametrize("path", [".git/config", ".venv/bin/python", "deploy/secrets/postgres_password", "tests/x.py"])
-def test_the_builder_is_not_sent(path: str) -> None:
+def test_build_context_excludes_unneeded_files(path: str) -> None:
     assert not is_sent(path)
 
 
@@ -325,12 +328,12 @@ def compose() -> dict[str, Any]:
 
 
 def is_checked(service: dict[str, Any]) -> bool:
-    """Whether an engine can tell that it is healthy: by its own check, or its image's."""
+    """Return whether a service has a health check, of its own or of its image."""
     check = service.get("healthcheck")
     return "HEALTHCHECK" in last_stage() and "build" in service if check is None else not check.get("disable")
 
 
-def test_every_service_has_something_to_run(compose: dict[str, Any]) -> None:
+def test_every_service_has_an_image_or_a_build(compose: dict[str, Any]) -> None:
     assert compose["services"].keys() == {"postgres", "init", "server-1", "server-2", "worker"}
     assert compose["services"]["worker"]["deploy"]["replicas"] == 2
     for service in compose["services"].values():
@@ -342,10 +345,10 @@ def test_every_service_has_something_to_run(compose: dict[str, Any]) -> None:
             assert context.samefile(ROOT)
 
 
-def test_no_secret_stands_in_the_file(compose: dict[str, Any]) -> None:
+def test_compose_file_contains_no_secret(compose: dict[str, Any]) -> None:
     text = (DEPLOY / "compose.yaml").read_text()
-    assert not re.search(r"://[^/\s:@]*:[^/\s@]+@", text)  # a password in an address
-    assert "rwt_" not in text  # a token
+    assert not re.search(r"://[^/\s:@]*:[^/\s@]+@", text)  # Addresses contain no password.
+    assert "rwt_" not in text  # Tokens have this prefix.
     for service in compose["services"].values():
         for name, value in service.get("environment", {}).items():
             secret = re.search("PASSWORD|TOKEN|SECRET|KEY", name)
@@ -355,7 +358,7 @@ def test_no_secret_stands_in_the_file(compose: dict[str, Any]) -> None:
     assert not re.search(r"PASSWORD=|TOKEN=", (DEPLOY / ".env.example").read_text())
 
 
-def test_services_wait_for_what_can_be_waited_for(compose: dict[str, Any]) -> None:
+def test_services_wait_only_for_observable_conditions(compose: dict[str, Any]) -> None:
     services = compose["services"]
     for service in services.values():
         for name, wait in service.get("depends_on", {}).items():
@@ -368,20 +371,20 @@ def test_services_wait_for_what_can_be_waited_for(compose: dict[str, Any]) -> No
         assert services[name]["depends_on"]["init"]["condition"] == "service_completed_successfully"
 
 
-def test_what_is_kept_is_in_volumes_with_names(compose: dict[str, Any]) -> None:
+def test_data_is_in_named_volumes_hidden_from_workers(compose: dict[str, Any]) -> None:
     used = {
         name: {mount.split(":")[0] for mount in service.get("volumes", ())}
         for name, service in compose["services"].items()
     }
     assert set().union(*used.values()) == compose["volumes"].keys()
     assert "database" in used["postgres"]
-    assert not used["worker"] & (used["server-1"] | used["postgres"])  # a worker sees nothing of the store
+    assert not used["worker"] & (used["server-1"] | used["postgres"])  # A worker has no access to the store.
     assert not set(compose["services"]["worker"]["networks"]) & set(compose["services"]["postgres"]["networks"])
     for config in compose["configs"].values():
         assert (DEPLOY / config["file"]).exists()
 
 
-def test_containers_can_do_little_and_are_reached_from_here_only(compose: dict[str, Any]) -> None:
+def test_containers_have_few_privileges_and_only_local_ports(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         if name != "postgres":
@@ -391,7 +394,7 @@ def test_containers_can_do_little_and_are_reached_from_here_only(compose: dict[s
             assert ("user" in service) == (name == "init")
 
 
-def test_containers_have_the_time_to_stop(compose: dict[str, Any]) -> None:
+def test_container_stop_grace_period_exceeds_the_drain(compose: dict[str, Any]) -> None:
     settings = read_server_settings(tomllib.loads((DEPLOY / "runwright.toml").read_text())["server"])
     assert settings.steps == "workers"
     for name in ("server-1", "server-2"):
@@ -402,7 +405,7 @@ def test_containers_have_the_time_to_stop(compose: dict[str, Any]) -> None:
     assert parse_duration(worker["stop_grace_period"]) > parse_duration(drain[1]) + AFTER_DRAIN
 
 
-def test_a_worker_is_given_its_token_and_stands_where_the_shell_stood(compose: dict[str, Any], tmp_path: Path) -> None:
+def test_worker_gets_its_token_and_replaces_the_shell(compose: dict[str, Any], tmp_path: Path) -> None:
     worker = compose["services"]["worker"]
     (tmp_path / "token").write_text("a-token\n")
     stub = tmp_path / "runwright"
@@ -415,17 +418,17 @@ def test_a_worker_is_given_its_token_and_stands_where_the_shell_stood(compose: d
         stdout=subprocess.PIPE,
         text=True,
     )
-    told, _ = started.communicate(timeout=30)
-    assert told.startswith(f"{started.pid} a-token worker --server http://server-1:8484 ")
+    output, _ = started.communicate(timeout=30)
+    assert output.startswith(f"{started.pid} a-token worker --server http://server-1:8484 ")
     (tmp_path / "token").unlink()
     assert subprocess.run([*worker["entrypoint"], script], capture_output=True).returncode != 0
 
 
-# What runs first
+# Initialization
 
 
 class Init:
-    """init.sh, in a folder instead of its volumes."""
+    """init.sh, with a folder in place of its volumes."""
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder, self.store = folder, store
@@ -453,47 +456,47 @@ class Init:
         assert done.returncode == expected, done.stderr
         return done.stderr
 
-    def kept(self) -> dict[str, str]:
+    def stored_files(self) -> dict[str, str]:
         files = [path for name in ("store", "worker", "admin") for path in (self.folder / name).iterdir()]
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
         return {f"{path.parent.name}/{path.name}": path.read_text().strip() for path in files}
 
     def tokens(self) -> list[tuple[str, list[str]]]:
-        told = subprocess.run(
+        output = subprocess.run(
             [PROGRAM, "token", "list", "--json", "--store", self.store], capture_output=True, text=True, check=True
         ).stdout
-        return sorted((token["name"], [*token["roles"], *token["scopes"]]) for token in json.loads(told))
+        return sorted((token["name"], [*token["roles"], *token["scopes"]]) for token in json.loads(output))
 
 
 @pytest.mark.slow
-def test_the_first_token_is_made_once_and_kept_from_others(postgres_url: str, tmp_path: Path) -> None:
+def test_init_creates_the_admin_token_once_in_a_private_file(postgres_url: str, tmp_path: Path) -> None:
     init = Init(tmp_path, postgres_url)
     init.run()
-    first = init.kept()
+    first = init.stored_files()
     assert first.keys() == {"store/pgpass", "worker/token", "admin/token"}
     assert first["store/pgpass"] == "*:*:*:*:s3cret-of~Postgres"
     assert init.tokens() == [("admin", ["Admin"]), ("workers", ["steps"])]
 
     init.run()
-    assert init.kept() == first
+    assert init.stored_files() == first
 
-    (tmp_path / "admin" / "token").unlink()  # taken away, as it should be
-    (tmp_path / "worker" / "token").unlink()  # lost
+    (tmp_path / "admin" / "token").unlink()  # The operator moved it to a safe place.
+    (tmp_path / "worker" / "token").unlink()  # It was lost.
     init.run()
-    assert init.kept().keys() == {"store/pgpass", "worker/token"}
+    assert init.stored_files().keys() == {"store/pgpass", "worker/token"}
     assert [name for name, _ in init.tokens()] == ["admin", "workers", "workers"]
 
 
 @pytest.mark.slow
-def test_no_token_is_made_where_the_store_cannot_be_asked(tmp_path: Path) -> None:
+def test_init_creates_no_token_if_the_store_is_unavailable(tmp_path: Path) -> None:
     init = Init(tmp_path, f"postgresql://runwright@127.0.0.1:{free_port()}/runwright")
     assert "STORE_UNAVAILABLE" in init.run(expected=3)
-    assert init.kept().keys() == {"store/pgpass"}
+    assert init.stored_files().keys() == {"store/pgpass"}
 
 
 @pytest.mark.parametrize("password", ["", "with:colon", "with space", "back\\slash", "two\nlines"])
-def test_a_password_that_its_file_cannot_hold_is_refused(password: str, tmp_path: Path) -> None:
+def test_init_refuses_passwords_that_pgpass_cannot_hold(password: str, tmp_path: Path) -> None:
     init = Init(tmp_path, "memory://")
     init.set_password(password)
     assert "letters, digits" in init.run(expected=2)
-    assert init.kept() == {}
+    assert init.stored_files() == {}

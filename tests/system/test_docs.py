@@ -1,4 +1,4 @@
-"""The docs are true: their Python runs, their commands run and print what the page says, their links lead somewhere."""
+"""Documentation: Python and commands are executed, outputs are compared, links are checked."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def blocks(language: str, but: Sequence[Path] = ()) -> list[pytest.ParameterSet]
 
 NAMED = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 GUIDED = [page for page in PAGES if any(match[2] for match in NAMED.finditer(page.read_text()))]
-"""Pages whose blocks belong together: those with a name are files, and the commands use them."""
+"""Pages whose blocks depend on each other: blocks with a name are files that the commands use."""
 
 
-def general(line: str) -> str:
-    """A line without what differs from run to run: times of persisting, hashes, made-up keys, how long it took."""
+def masked(line: str) -> str:
+    """Mask the parts of a line that differ between runs: times, durations, hashes and generated keys."""
     line = re.sub(r"\bin [\d.]+ (?:ms|s|min \d+ s)\b", "in <a while>", line)
     line = re.sub(r"20\d\d-\d\d-\d\dT[\d:.]+Z", "<time>", line)
     return re.sub(r"\b[0-9a-f]{16}\b", "<hash>", line).rstrip()
@@ -45,22 +45,22 @@ def test_the_python_on_the_page_runs(code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readmes_python_prints_what_the_readme_says(tmp_path: Path) -> None:
+def test_python_of_the_readme_prints_the_shown_output(tmp_path: Path) -> None:
     languages = [(match[1], match[2]) for match in BLOCK.finditer((ROOT / "README.md").read_text())]
-    place = next(number for number, (language, _) in enumerate(languages) if language == "python")
-    code, expected = languages[place][1], languages[place + 1][1]
+    index = next(number for number, (language, _) in enumerate(languages) if language == "python")
+    code, expected = languages[index][1], languages[index + 1][1]
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == expected
 
 
 @pytest.mark.parametrize("session", blocks("console", but=GUIDED))
-def test_the_commands_on_the_page_print_what_it_says(session: str, tmp_path: Path) -> None:
+def test_commands_on_the_page_print_the_shown_output(session: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    carry_out(session, tmp_path)
+    run_session(session, tmp_path)
 
 
-def guided() -> list[pytest.ParameterSet]:
-    """Return the guided pages; those that run dbt belong to its suite."""
+def guided_pages() -> list[pytest.ParameterSet]:
+    """Return the guided pages; those that run dbt have its marker."""
     return [
         pytest.param(page, marks=pytest.mark.dbt if "\n$ dbt " in page.read_text() else (), id=page.name)
         for page in GUIDED
@@ -68,18 +68,18 @@ def guided() -> list[pytest.ParameterSet]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", guided())
-def test_a_page_that_guides_leads_where_it_says(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", guided_pages())
+def test_commands_of_a_guide_print_the_shown_output(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for match in NAMED.finditer(page.read_text()):
         if match[2]:
             (tmp_path / match[2]).write_text(match[3])
         elif match[1] == "console":
-            carry_out(match[3], tmp_path)
+            run_session(match[3], tmp_path)
 
 
-def carry_out(session: str, folder: Path) -> None:
-    """Run the commands of a session, and compare what they print."""
+def run_session(session: str, folder: Path) -> None:
+    """Run the commands of a session and compare their output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
     commands: list[tuple[str, list[str]]] = []
@@ -93,11 +93,11 @@ def carry_out(session: str, folder: Path) -> None:
             command, shell=True, cwd=folder, capture_output=True, text=True, env={**environment, "PATH": path}
         )
         assert done.stderr == ""
-        assert [general(line) for line in done.stdout.splitlines()] == [general(line) for line in expected], command
+        assert [masked(line) for line in done.stdout.splitlines()] == [masked(line) for line in expected], command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_on_the_page_lead_somewhere(page: Path) -> None:
+def test_links_on_the_page_point_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -115,7 +115,7 @@ def test_the_index_of_the_docs_lists_every_page() -> None:
     assert listed == {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"README.md"}
 
 
-def test_the_readme_names_the_two_commands() -> None:
+def test_readme_names_make_demo_and_make_test() -> None:
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
     assert "make test" in text
@@ -130,7 +130,7 @@ def test_the_plans_on_the_page_are_valid(plan: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_look_at_the_audit_trail_runs_to_its_end(tmp_path: Path) -> None:
+def test_audit_example_runs_to_its_end(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     done = subprocess.run([sys.executable, "examples/audit.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -139,7 +139,7 @@ def test_the_look_at_the_audit_trail_runs_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_the_settings_on_the_page_mean_something(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_on_the_page_are_valid(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tomllib
 
     from runwright.config.artifact_store import artifact_store

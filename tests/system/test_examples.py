@@ -1,4 +1,4 @@
-"""Every example runs as it is, from where its comments say, and does what they say."""
+"""Examples: each one runs unchanged, in the folder and with the effects that its comments describe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def until(folder: Path, holds: Any) -> dict[str, Any]:
         try:
             run = show(folder)
         except AssertionError:
-            run = {}  # not there yet
+            run = {}  # The run does not exist yet.
         if run and holds(run):
             return run
         time.sleep(0.1)
@@ -59,12 +59,12 @@ def test_every_example_is_named_here() -> None:
 
 
 @pytest.mark.parametrize("plan", ["hello", "files"])
-def test_it_runs_to_its_end(plan: str, folder: Path) -> None:
+def test_example_runs_to_completion(plan: str, folder: Path) -> None:
     runwright(folder, "run", f"examples/{plan}.yaml")
     assert show(folder)["status"] == "COMPLETED"
 
 
-def test_the_pipeline_tries_its_flaky_step_again(folder: Path) -> None:
+def test_etl_example_retries_its_flaky_step(folder: Path) -> None:
     runwright(folder, "run", "examples/etl.yaml", "--param", "day=2026-02-01")
     run = show(folder)
     assert run["status"] == "COMPLETED"
@@ -84,7 +84,7 @@ def test_a_run_is_paused_and_resumed_from_another_terminal(folder: Path) -> None
     assert show(folder)["status"] == "COMPLETED"
 
 
-def test_a_run_that_waits_for_an_operator_goes_on_after_a_retry(folder: Path) -> None:
+def test_run_waiting_for_an_operator_continues_after_a_retry(folder: Path) -> None:
     process = background(folder, "run", "examples/operator.yaml")
     until(folder, lambda run: run.get("substatus") == "embedded/WAITING_OPERATOR")
     (folder / "ready.txt").touch()

@@ -1,4 +1,4 @@
-"""The README's lines for the server work as they are printed."""
+"""Commands of the README for the server, executed as printed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ README = ROOT / "README.md"
 
 
 @pytest.mark.slow
-def test_start_watch_pause_resume(file_store: str, tmp_path: Path) -> None:
-    assert shutil.which("curl"), "the README's lines need curl"
+def test_readme_server_commands_run_as_printed(file_store: str, tmp_path: Path) -> None:
+    assert shutil.which("curl"), "the commands of the README require curl"
     section = README.read_text().partition("## A server")[2]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block is not None
@@ -26,8 +26,8 @@ def test_start_watch_pause_resume(file_store: str, tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert '"created":true' in done.stdout
-    told = re.findall(r"^event: (\w+)$", done.stdout, re.MULTILINE)
-    assert told[:2] == ["RunQueued", "RunStarted"]
-    assert {"RunPaused", "RunResumed"} <= set(told)
-    assert told[-1] == "RunCompleted"
+    event_types = re.findall(r"^event: (\w+)$", done.stdout, re.MULTILINE)
+    assert event_types[:2] == ["RunQueued", "RunStarted"]
+    assert {"RunPaused", "RunResumed"} <= set(event_types)
+    assert event_types[-1] == "RunCompleted"
     assert done.stdout.count('"decision":"ACCEPTED"') >= 2

@@ -1,4 +1,4 @@
-"""A kind of step from a package: installed, it is there; broken, it does no harm."""
+"""Tools of an installed package: available if it loads, reported if it does not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_without_the_package_the_kind_is_unknown(tmp_path: Path) -> None:
     assert "slug" in done.stderr
 
 
-def test_a_package_that_cannot_be_loaded_is_named_and_does_no_harm(installed: Path, tmp_path: Path) -> None:
+def test_broken_tool_package_is_reported_and_runs_continue(installed: Path, tmp_path: Path) -> None:
     broken = tmp_path / "site"
     shutil.copytree(installed, broken)
     (broken / "runwright_slug" / "__init__.py").write_text("1 / 0")

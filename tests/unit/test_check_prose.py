@@ -29,6 +29,7 @@ def check(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         ("a.md", "The log is folded anew.", "anew"),
         ("a.sql", "select 1 -- told to the driver", "told"),
         ("tests/test_a.py", "def test_nobody_hands_out_more() -> None: ...", "nobody"),
+        ("tests/test_a.py", f"def test_{'a_' * 31}b() -> None: ...", "a " * 31 + "b"),
         ("src/a.py", "def tell_driver() -> None: ...", "tell_driver"),
     ],
 )

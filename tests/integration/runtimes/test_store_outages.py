@@ -34,28 +34,38 @@ from support.engine import (
 from support.waiting import until
 
 
-class FaultyLog:
-    """A wrapper around the real log that calls `before` ahead of each call and `after` when it is done."""
+class FaultyCalls:
+    """The async methods of an object, with `before` called ahead of each and `after` when it is done."""
 
-    def __init__(self, log: rw.RunLog) -> None:
-        self.real = log
-        self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
-        self.after: Callable[[str, tuple[Any, ...]], Any] = lambda *_: None
+    def __init__(self, faults: FaultyLog, target: Any) -> None:
+        self._faults = faults
+        self._target = target
 
     def __getattr__(self, name: str) -> Any:
-        member = getattr(self.real, name)
+        member, faults = getattr(self._target, name), self._faults
         if not asyncio.iscoroutinefunction(member):
             return member
 
         async def call(*args: Any, **more: Any) -> Any:
-            self.before(name, args)
+            faults.before(name, args)
             result = await member(*args, **more)
-            pending = self.after(name, args)
+            pending = faults.after(name, args)
             if pending is not None:
                 await pending
             return result
 
         return call
+
+
+class FaultyLog(FaultyCalls):
+    """The real log and its leases, with faults in their calls."""
+
+    def __init__(self, log: rw.RunLog) -> None:
+        super().__init__(self, log)
+        self.real = log
+        self.leases = FaultyCalls(self, log.leases)
+        self.before: Callable[[str, tuple[Any, ...]], None] = lambda *_: None
+        self.after: Callable[[str, tuple[Any, ...]], Any] = lambda *_: None
 
 
 WRITES = ("append", "append_prepared", "create_run")
@@ -334,11 +344,30 @@ async def test_start_raises_an_error_if_the_lease_is_lost(store: str, monkeypatc
     """The caller gets an error and no cancellation; a second start with the same id continues the run."""
     document = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
     async with engine_with_faulty_log(store, monkeypatch, lease_ttl=0.5) as (operations, log):
-        log.before = lambda name, _: outcome_unknown() if name in (*WRITES, "renew_lease") else None
+        log.before = lambda name, _: outcome_unknown() if name in (*WRITES, "renew") else None
         with pytest.raises(rw.RunwrightError) as caught:
             await operations.start(operations.load(document), run_id="r")
         assert caught.value.code in ("STORE_UNAVAILABLE", "LEASE_LOST")
         log.before = lambda *_: None
+        await operations.start(operations.load(document), run_id="r")
+        assert (await operations.wait("r", 10)).status == "COMPLETED"
+
+
+async def test_start_is_unavailable_if_the_lease_expires_during_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller holds no fence, so STALE_FENCE would be no advice to retry."""
+    document = {"plan": "p", "steps": [{"id": "a", "noop": {}}]}
+    async with engine_with_faulty_log(store, monkeypatch) as (operations, log):
+
+        def expire_lease(name: str, args: tuple[Any, ...]) -> None:
+            if name in WRITES:
+                log.before = lambda *_: None
+                operations.engine.keeper._valid_until = 0.0
+                outcome_unknown()
+
+        log.before = expire_lease
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.start(operations.load(document), run_id="r")
+        assert caught.value.code == "STORE_UNAVAILABLE"
         await operations.start(operations.load(document), run_id="r")
         assert (await operations.wait("r", 10)).status == "COMPLETED"
 

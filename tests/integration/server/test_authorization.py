@@ -218,7 +218,7 @@ async def test_store_contains_no_token_text(file_store: str) -> None:
     async with running_server(file_store) as there:
         admin = await there.caller_with("Admin")
         await admin.get("/v1/runs")
-        secret = (admin.token or "").split("_", 2)[2].encode()  # which may have a _ in it
+        secret = (admin.token or "").split("_", 2)[2].encode()  # The secret may contain underscores.
         await there.service.audit.flush()
         folder = there.service.log.store.path.parent  # type: ignore[attr-defined]
         assert all(secret not in file.read_bytes() for file in folder.rglob("*") if file.is_file())

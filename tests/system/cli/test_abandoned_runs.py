@@ -1,4 +1,4 @@
-"""A run whose process is gone is not simply RUNNING."""
+"""Status of runs whose process has died."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
 
 
-def test_a_run_whose_process_is_gone_is_said_to_be_recovering(tmp_path: Path) -> None:
+def test_run_of_a_killed_process_is_shown_as_recovering(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(PLAN)
     command = _command("run", "plan.yaml", "--run-id", "r")
     with subprocess.Popen(command, cwd=tmp_path, env=_environment(), stdout=subprocess.DEVNULL) as process:
@@ -39,7 +39,7 @@ def test_a_run_whose_process_is_gone_is_said_to_be_recovering(tmp_path: Path) ->
         while not (tmp_path / "began").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert json.loads(runwright(tmp_path, "list", "--json"))["substatus"] is None, "its process lives"
+        assert json.loads(runwright(tmp_path, "list", "--json"))["substatus"] is None, "the process is alive"
         process.kill()
     row = json.loads(runwright(tmp_path, "list", "--json"))
     assert (row["status"], row["substatus"]) == ("RUNNING", "RECOVERING")
@@ -48,7 +48,7 @@ def test_a_run_whose_process_is_gone_is_said_to_be_recovering(tmp_path: Path) ->
     assert "RUNNING RECOVERING" in shown
     assert "Continue with: runwright recover" in shown
     assert json.loads(runwright(tmp_path, "show", "r", "--json"))["substatus"] == "RECOVERING"
-    assert "RECOVERING" not in runwright(tmp_path, "show", "r", "--at", "2"), "that is of the past"
+    assert "RECOVERING" not in runwright(tmp_path, "show", "r", "--at", "2"), "the substatus is not part of the past"
     (tmp_path / "go").touch()
     runwright(tmp_path, "recover")
     row = json.loads(runwright(tmp_path, "list", "--json"))

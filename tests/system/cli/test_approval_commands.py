@@ -1,4 +1,4 @@
-"""Answering what a run asks, from another terminal."""
+"""Approvals and events for a run, sent from another terminal."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def until(shell: Shell, words: str, *command: str) -> None:
+def until(shell: Shell, text: str, *command: str) -> None:
     for _ in range(200):
-        if words in shell(*command):
+        if text in shell(*command):
             return
         time.sleep(0.05)
-    pytest.fail(f"{words!r} never came")
+    pytest.fail(f"{text!r} was not printed in time")
 
 
-def test_a_run_is_approved_and_sent_an_event_while_it_is_driven(shell: Shell) -> None:
+def test_running_run_receives_an_approval_and_an_event(shell: Shell) -> None:
     with (shell.folder / "out.txt").open("w") as out:
         driver = subprocess.Popen(
             [sys.executable, "-m", "runwright", "run", "plan.yaml", "--run-id", "r1"],
@@ -50,14 +50,14 @@ def test_a_run_is_approved_and_sent_an_event_while_it_is_driven(shell: Shell) ->
         assert "the step continues" in shell("approve", "r1", "ok", "--field", "share=20", "--reason", "fine")
         assert "the waiting step continues" in shell("send", "r1", "paid", "--payload", '{"amount": 5}')
         assert driver.wait(timeout=30) == 0
-    told = (shell.folder / "out.txt").read_text()
-    assert "step ok requests approval: Release? (fields: share)" in told
-    assert "answer:  runwright approve r1 ok --field share=..." in told
-    assert "step paid waits for event paid" in told
+    output = (shell.folder / "out.txt").read_text()
+    assert "step ok requests approval: Release? (fields: share)" in output
+    assert "answer:  runwright approve r1 ok --field share=..." in output
+    assert "step paid waits for event paid" in output
     assert "shipping 20 for 5" in shell("logs", "r1", "ship")
 
 
-def test_a_denied_run_fails_and_says_who_and_why(shell: Shell) -> None:
+def test_denied_run_fails_with_the_reason(shell: Shell) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-m", "runwright", "run", "plan.yaml", "--run-id", "r1"],
         cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -72,7 +72,7 @@ def test_a_denied_run_fails_and_says_who_and_why(shell: Shell) -> None:
     assert b"not on a friday" in output
 
 
-def test_what_is_not_json_is_not_sent(shell: Shell) -> None:
+def test_send_refuses_a_payload_that_is_not_json(shell: Shell) -> None:
     shell("run", "plan.yaml", "--runtime", "mock", "--run-id", "r1", "--detach")
     until(shell, "WAITING_APPROVAL", "list")
     shell("send", "r1", "paid", "--payload", "{amount", exits=2)

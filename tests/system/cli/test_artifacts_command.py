@@ -1,4 +1,4 @@
-"""`runwright artifacts`: what a run's steps made, fetched and deleted."""
+"""`runwright artifacts`: list, fetch and delete the artifacts of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_a_run_made_is_listed_fetched_and_kept_until_its_time_is_over(folder: Path) -> None:
+def test_artifacts_are_listed_fetched_and_pruned_when_expired(folder: Path) -> None:
     listed = json.loads(runwright(folder, "artifacts", "list", "r", "--json").stdout)
     found = [(each["stepId"], each["kind"]) for each in listed]
     assert found[0] == ("keep", "note")
@@ -46,7 +46,7 @@ def test_what_a_run_made_is_listed_fetched_and_kept_until_its_time_is_over(folde
     assert runwright(folder, "artifacts", "get", listed[0]["uri"], "-o", "copy.txt").returncode == 2
 
 
-def test_what_is_damaged_or_none_is_refused(folder: Path) -> None:
+def test_damaged_and_unknown_artifacts_are_refused(folder: Path) -> None:
     listed = json.loads(runwright(folder, "artifacts", "list", "r", "--json").stdout)
     next((folder / ".runwright" / "artifacts" / "note").rglob("*/*")).write_text("something else")
     damaged = runwright(folder, "artifacts", "get", listed[0]["uri"], "-o", "copy.txt")

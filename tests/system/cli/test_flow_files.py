@@ -51,7 +51,7 @@ def test_a_flow_runs_and_its_yaml_is_the_same_plan(shell: Shell) -> None:
     shell("run", "flow.yaml", "--param", "name=bob")
 
 
-def test_of_several_plans_one_is_named(shell: Shell) -> None:
+def test_file_with_several_plans_requires_a_plan_name(shell: Shell) -> None:
     write(shell, TWO)
     shell("run", "flow.py", exits=2)
     assert "PLAN_NOT_FOUND" in shell.stderr
@@ -74,13 +74,13 @@ def test_of_several_plans_one_is_named(shell: Shell) -> None:
         ("x = 1\n", "PLAN_NOT_FOUND"),
     ],
 )
-def test_mistakes_are_told_with_their_line(shell: Shell, text: str, expected: str) -> None:
+def test_errors_in_a_flow_file_are_reported_with_a_code(shell: Shell, text: str, expected: str) -> None:
     write(shell, text)
     shell("run", "flow.py", "--param", "name=x", exits=2)
     assert expected in shell.stderr
 
 
-def test_parameters_are_asked_for_and_read_as_what_they_are(shell: Shell) -> None:
+def test_missing_and_mistyped_parameters_are_refused(shell: Shell) -> None:
     write(shell, FLOW)
     shell("run", "flow.py", exits=2)
     assert "needs name (a string)" in shell.stderr
@@ -88,14 +88,14 @@ def test_parameters_are_asked_for_and_read_as_what_they_are(shell: Shell) -> Non
     assert "times must be an integer" in shell.stderr
 
 
-def test_a_name_that_something_else_has_is_refused(shell: Shell) -> None:
+def test_flow_file_named_like_another_module_is_refused(shell: Shell) -> None:
     (shell.folder / "flows").mkdir()
     write(shell, FLOW, "flows/json.py")
     shell("run", "flows/json.py", "--param", "name=x", exits=2)
     assert "Rename the file" in shell.stderr
 
 
-def test_a_plan_is_played_without_carrying_anything_out(shell: Shell) -> None:
+def test_mock_runtime_completes_a_plan_without_executing_it(shell: Shell) -> None:
     write(shell, "plan: p\nsteps:\n  - {id: a, shell: 'touch was-here; exit 1'}\n  - {id: b, noop: {}}\n", "plan.yaml")
     assert "COMPLETED  p" in shell("run", "plan.yaml", "--runtime", "mock", "--run-id", "played")
     assert not (shell.folder / "was-here").exists()

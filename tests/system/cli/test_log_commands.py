@@ -1,4 +1,4 @@
-"""The command line as a person or a script meets it: what is printed, and the exit codes."""
+"""Commands on the log: printed text, JSON output and exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(*events: rw.RunEventWrite) -> bytes:
     return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
 
 
-def test_appending_the_same_file_twice_gives_the_first_times_metadata(runwright: Shell) -> None:
+def test_duplicate_append_returns_the_metadata_of_the_first(runwright: Shell) -> None:
     first = parsed(runwright("append", str(RECORDED_RUN), "--json"))
     second = parsed(runwright("append", str(RECORDED_RUN), "--json"))
     assert {receipt["status"] for receipt in second} == {"duplicate"}
@@ -53,7 +53,7 @@ def test_an_illegal_transition_stops_its_run_and_no_other(runwright: Shell) -> N
     assert "INVALID_TRANSITION" in runwright("append", "-", stdin=lines(one("StepCompleted", "a")), exits=2)
 
 
-def test_atomic_keeps_all_of_a_refused_run_out(runwright: Shell) -> None:
+def test_atomic_append_stores_nothing_of_a_refused_run(runwright: Shell) -> None:
     one, two = History("one"), History("two")
     stream = lines(one("RunQueued"), two("RunQueued"), one("StepCompleted", "a")) + b"{not json}\n"
     answers = parsed(runwright("append", "-", "--atomic", "--json", stdin=stream, exits=2))
@@ -74,7 +74,7 @@ def test_bad_lines_are_refused_one_by_one_with_their_numbers(runwright: Shell) -
     assert all(answer["code"] == "SCHEMA_VALIDATION_FAILED" for answer in answers[1:-1])
 
 
-def test_a_line_too_long_to_hold_is_refused_and_the_next_one_is_not(runwright: Shell) -> None:
+def test_oversized_line_is_refused_and_the_next_is_appended(runwright: Shell) -> None:
     stream = b'{"runId":"' + b"x" * (9 << 20) + b'"}\n' + lines(*History("after").started())
     answers = parsed(runwright("append", "-", "--json", stdin=stream, exits=2))
     assert [answer["status"] for answer in answers] == ["refused", "appended", "appended"]
@@ -117,7 +117,7 @@ def test_list_shows_runs_and_filters_them(recorded: Shell) -> None:
     assert "INVALID_ARGUMENT" in recorded.stderr
 
 
-def test_show_tells_the_run_now_and_at_any_event(recorded: Shell) -> None:
+def test_show_prints_the_run_now_and_at_any_event(recorded: Shell) -> None:
     now = json.loads(recorded("show", "@last", "--json"))
     assert (now["status"], now["pauses"], now["lastEventSeq"]) == ("COMPLETED", 2, 22)
     then = json.loads(recorded("show", "orders-2026-01-31", "--at", "11", "--json"))
@@ -131,7 +131,7 @@ def test_show_tells_the_run_now_and_at_any_event(recorded: Shell) -> None:
     assert recorded.stderr.startswith("RUN_NOT_FOUND")
 
 
-def test_events_prints_one_line_an_event_uncut(recorded: Shell) -> None:
+def test_events_prints_one_line_per_event_without_truncation(recorded: Shell) -> None:
     text = recorded("events", "@last").splitlines()
     assert len(text) == 22
     assert "signal/5f0c2c5e-9a51-4c39-8b0e-0f3a7b6c1d22" in text[9]
@@ -140,7 +140,7 @@ def test_events_prints_one_line_an_event_uncut(recorded: Shell) -> None:
     assert records[0]["payload"] == {"reasonCode": "CONDITION_FALSE", "reason": "there was nothing to report"}
 
 
-def test_following_shows_what_another_process_appends(recorded: Shell) -> None:
+def test_events_follow_shows_appends_of_another_process(recorded: Shell) -> None:
     run = json.loads(recorded("show", "@last", "--json"))
     names = {"planId": "plan_id", "planVersion": "plan_version", "tenantId": "tenant_id"}
     names |= {"projectId": "project_id", "environmentId": "environment_id"}
@@ -153,7 +153,7 @@ def test_following_shows_what_another_process_appends(recorded: Shell) -> None:
         follower.kill()
 
 
-def test_verify_finds_one_changed_byte_and_an_anchor_finds_the_rest(recorded: Shell) -> None:
+def test_verify_finds_changes_and_with_an_anchor_deletions(recorded: Shell) -> None:
     assert recorded("verify").startswith("ok  1 run, 22 events")
     recorded("anchor", "-o", "anchor.json")
     assert json.loads(recorded("verify", "--anchor", "anchor.json", "--json")) == {
@@ -167,14 +167,14 @@ def test_verify_finds_one_changed_byte_and_an_anchor_finds_the_rest(recorded: Sh
     ]
     assert "orders-2026-01-31  7" in recorded("verify", "orders", exits=1)
     database.execute("DELETE FROM event; DELETE FROM run")
-    recorded("verify", exits=0)  # the chain alone cannot know
+    recorded("verify", exits=0)  # The hash chain alone does not show deleted runs.
     for command in (["verify"], ["verify", "orders-2026-01-31"]):
         (gone,) = json.loads(recorded(*command, "--anchor", "anchor.json", "--json", exits=1))["findings"]
         assert (gone["runId"], gone["kind"]) == ("orders-2026-01-31", "MISSING")
     recorded("verify", "--key", ".runwright/anchor-key.pem", exits=2)
 
 
-def test_an_anchor_that_was_touched_or_signed_by_another_is_refused(recorded: Shell) -> None:
+def test_changed_anchor_or_anchor_of_another_key_is_refused(recorded: Shell) -> None:
     content = recorded("anchor")
     (recorded.folder / "touched.json").write_text(content.replace('"orders-', '"orderz-'))
     recorded("verify", "--anchor", "touched.json", exits=2)
@@ -184,7 +184,7 @@ def test_an_anchor_that_was_touched_or_signed_by_another_is_refused(recorded: Sh
     key = recorded.folder / ".runwright/anchor-key.pem"
     assert key.stat().st_mode & 0o777 == 0o600
     key.rename(recorded.folder / "first.pem")
-    recorded("anchor", "-o", "second.json")  # makes a new key
+    recorded("anchor", "-o", "second.json")  # This command creates a new key.
     recorded("verify", "--anchor", "whole.json", exits=2)
     assert "another key" in recorded.stderr
     recorded("verify", "--anchor", "whole.json", "--key", "first.pem")
@@ -207,15 +207,15 @@ def test_a_run_moves_to_another_store_with_its_history(recorded: Shell) -> None:
     exported = recorded("export", "@last")
     assert len(exported.splitlines()) == 22
     (recorded.folder / "run.jsonl").write_text(exported)
-    there = ("--store", "sqlite:///elsewhere.db")
-    assert recorded("import", "run.jsonl", *there) == "22 events imported, 0 duplicates, 0 refused\n"
-    assert recorded("import", "run.jsonl", *there) == "0 events imported, 22 duplicates, 0 refused\n"
-    here, moved = (json.loads(recorded("show", "@last", "--json", *where)) for where in ((), there))
-    assert here == moved
-    recorded("verify", *there)
+    other_store = ("--store", "sqlite:///elsewhere.db")
+    assert recorded("import", "run.jsonl", *other_store) == "22 events imported, 0 duplicates, 0 refused\n"
+    assert recorded("import", "run.jsonl", *other_store) == "0 events imported, 22 duplicates, 0 refused\n"
+    original, moved = (json.loads(recorded("show", "@last", "--json", *option)) for option in ((), other_store))
+    assert original == moved
+    recorded("verify", *other_store)
 
 
-def test_a_foreign_log_that_contradicts_itself_is_imported_and_marked(runwright: Shell) -> None:
+def test_inconsistent_log_is_imported_and_marked(runwright: Shell) -> None:
     run = History("foreign")
     stream = lines(*run.started(), run("RunCancelled"), run("RunCompleted"))
     runwright("import", "-", stdin=stream)
@@ -231,7 +231,7 @@ def test_a_foreign_log_that_contradicts_itself_is_imported_and_marked(runwright:
     assert len(json.loads(runwright("alerts", "foreign", "--json"))) == 1
 
 
-def test_key_shows_what_a_key_is_made_of(runwright: Shell) -> None:
+def test_key_command_prints_preimage_and_key(runwright: Shell) -> None:
     arguments = (
         "--run-id",
         "r",
@@ -267,7 +267,7 @@ def test_the_store_is_named_by_flag_then_environment_then_file(runwright: Shell)
     runwright("list", exits=2)
 
 
-def test_looking_never_makes_a_store_and_says_which_is_missing(runwright: Shell) -> None:
+def test_read_commands_create_no_store_and_name_the_missing_one(runwright: Shell) -> None:
     assert "none yet" in runwright("doctor")
     for command in (["list"], ["show", "x"], ["events", "x"], ["verify"], ["export", "x"]):
         runwright(*command, exits=3)
@@ -275,7 +275,7 @@ def test_looking_never_makes_a_store_and_says_which_is_missing(runwright: Shell)
     assert list(runwright.folder.iterdir()) == []
 
 
-def test_stores_that_cannot_be_used_are_named_with_a_code(runwright: Shell) -> None:
+def test_unusable_store_is_refused_without_showing_secrets(runwright: Shell) -> None:
     (runwright.folder / "text.db").write_text("this is no database, however long one looks at it\n" * 50)
     runwright("list", "--store", "sqlite:///text.db", exits=3)
     assert "STORE_FOREIGN" in runwright.stderr
@@ -303,7 +303,7 @@ def test_errors_are_json_where_json_was_asked_for(runwright: Shell) -> None:
     assert json.loads(runwright.stderr)["code"] == "STORE_UNAVAILABLE"
 
 
-def test_doctor_says_what_it_found(recorded: Shell) -> None:
+def test_doctor_reports_store_and_runs_as_ok(recorded: Shell) -> None:
     facts = {fact["name"]: fact for fact in json.loads(recorded("doctor", "--json"))}
     assert facts["store"]["value"] == "sqlite"
     assert facts["runs"]["value"] == "1"
@@ -311,10 +311,10 @@ def test_doctor_says_what_it_found(recorded: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[str, str]) -> None:
+def test_doctor_checks_the_result_stores(runwright: Shell, bucket: dict[str, str]) -> None:
     settings = runwright.folder / "runwright.toml"
-    there = f'[results.s3]\nurl = "{bucket["store"]}"\nendpoint = "{bucket["endpoint"]}"\nregion = "us-east-1"\n'
-    settings.write_text(f'{there}[results.nats_object]\nurl = "nats://127.0.0.1:1"\n')
+    bucket_table = f'[results.s3]\nurl = "{bucket["store"]}"\nendpoint = "{bucket["endpoint"]}"\nregion = "us-east-1"\n'
+    settings.write_text(f'{bucket_table}[results.nats_object]\nurl = "nats://127.0.0.1:1"\n')
 
     def found(exits: int, **variables: str) -> dict[str, tuple[str, str]]:
         facts = json.loads(runwright("doctor", "--json", exits=exits, **{**Bucket.CREDENTIALS, **variables}))
@@ -324,7 +324,7 @@ def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[
     assert facts["[results.s3]"] == ("ok", "written, read, deleted")
     state, why = facts["[results.nats_object]"]
     assert state == "wrong" and "is unavailable" in why
-    settings.write_text(there)
+    settings.write_text(bucket_table)
     state, why = found(1, AWS_SECRET_ACCESS_KEY="not-the-one")["[results.s3]"]
     assert state == "wrong" and "STORE_UNAVAILABLE" in why and "not-the-one" not in why
     settings.write_text('[results]\nstore = "s3"\n')
@@ -334,8 +334,8 @@ def test_doctor_tries_the_stores_for_results_out(runwright: Shell, bucket: dict[
 
 
 @pytest.mark.slow
-def test_a_command_that_used_a_bucket_ends_as_it_should(runwright: Shell, bucket: dict[str, str]) -> None:
-    """The client's coroutines aborted one process in five when it ended."""
+def test_command_that_used_a_bucket_exits_with_0(runwright: Shell, bucket: dict[str, str]) -> None:
+    """Regression test: coroutines of the client aborted one process in five at exit."""
     table = f'[results.s3]\nurl = "{bucket["store"]}"\nendpoint = "{bucket["endpoint"]}"\nregion = "us-east-1"\n'
     (runwright.folder / "runwright.toml").write_text(table)
     with ThreadPoolExecutor(3) as threads:
@@ -343,7 +343,7 @@ def test_a_command_that_used_a_bucket_ends_as_it_should(runwright: Shell, bucket
     assert ends == [0] * 12
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(recorded: Shell) -> None:
+def test_closed_output_pipe_is_not_an_error(recorded: Shell) -> None:
     done = subprocess.run(
         f"{sys.executable} -m runwright events @last --json | head -n 1",
         shell=True,
@@ -354,7 +354,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(recorded: Shell) -> None:
     assert done.stderr == b""
 
 
-def test_text_from_a_log_cannot_take_over_the_terminal(runwright: Shell) -> None:
+def test_control_characters_from_a_log_are_not_printed(runwright: Shell) -> None:
     rude = History("rude\x1b]0;title\x07")
     error = {"code": "X", "message": "two\nlines \x1b[31mred"}
     stream = lines(*rude.started(), rude("StepStarted", "a\x1b[2J"), rude("StepFailed", "a\x1b[2J", error=error))
@@ -369,11 +369,11 @@ def test_ctrl_c_ends_a_waiting_append_at_once(runwright: Shell) -> None:
     command = [sys.executable, "-m", "runwright", "append", "-", "--json"]
     pipe = subprocess.PIPE
 
-    def hear_ctrl_c() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell that runs us in the background has it ignored
+    def restore_sigint() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # A shell makes background processes ignore SIGINT.
 
     with subprocess.Popen(
-        command, cwd=runwright.folder, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=hear_ctrl_c
+        command, cwd=runwright.folder, stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=restore_sigint
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -391,7 +391,7 @@ def test_wrong_use_exits_with_2(runwright: Shell, arguments: list[str]) -> None:
     runwright(*arguments, exits=2)
 
 
-def test_help_names_every_command(runwright: Shell) -> None:
+def test_help_names_each_log_command(runwright: Shell) -> None:
     text = runwright("--help")
     for name in (
         "append",
@@ -410,7 +410,7 @@ def test_help_names_every_command(runwright: Shell) -> None:
         assert "--store" in runwright(name, "--help")
 
 
-def test_events_go_in_whether_or_not_anybody_reads_the_receipts(runwright: Shell) -> None:
+def test_append_stores_all_events_if_receipts_are_not_read(runwright: Shell) -> None:
     events = History("unread")
     many = lines(*events.started(), *(events("StepStarted", f"s{number}") for number in range(3000)))
     (runwright.folder / "many.jsonl").write_bytes(many)
@@ -421,7 +421,7 @@ def test_events_go_in_whether_or_not_anybody_reads_the_receipts(runwright: Shell
     assert json.loads(runwright("show", "unread", "--json"))["lastEventSeq"] == 3002
 
 
-def test_the_store_is_for_its_owners_eyes(recorded: Shell) -> None:
+def test_store_files_are_accessible_to_the_owner_only(recorded: Shell) -> None:
     assert (recorded.folder / ".runwright").stat().st_mode & 0o777 == 0o700
     for path in (recorded.folder / ".runwright").iterdir():
         assert path.stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""`runwright plan` and `runwright init`: plans looked at before anything runs."""
+"""`runwright plan` and `runwright init`: check and show plans before a run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_every_mistake_is_told_with_its_place(project: Project) -> None:
-    told = project("plan", "validate", project.plan(WRONG), exits=2).splitlines()
-    assert [line.split(":")[1] for line in told] == ["2", "4", "5", "6", "6", "7"]
-    assert all(line.split(" ")[1].isupper() for line in told)
-    assert "Did you mean 'shell'?" in told[1]
+def test_every_plan_error_is_reported_with_its_line(project: Project) -> None:
+    lines = project("plan", "validate", project.plan(WRONG), exits=2).splitlines()
+    assert [line.split(":")[1] for line in lines] == ["2", "4", "5", "6", "6", "7"]
+    assert all(line.split(" ")[1].isupper() for line in lines)
+    assert "Did you mean 'shell'?" in lines[1]
     report = json.loads(project("plan", "validate", "plan.yaml", "--json", exits=2))
     assert (report["status"], len(report["errors"])) == ("ERRORS", 6)
     assert (report["errors"][1]["line"], report["errors"][1]["code"]) == (4, "INVALID_STEP_SCHEMA")
@@ -52,9 +52,9 @@ def test_warnings_alone_are_no_failure(project: Project) -> None:
     project.plan(
         "plan: p\nsteps:\n  - {id: a, noop: {}}\n  - {id: b, noop: {}}\n  - {id: c, dependsOn: [a], noop: {}}\n"
     )
-    told = project("plan", "validate", "plan.yaml").splitlines()
-    assert " WARNING " in told[0]
-    assert told[-1].startswith("ok  p: 3 steps, graph, ")
+    lines = project("plan", "validate", "plan.yaml").splitlines()
+    assert " WARNING " in lines[0]
+    assert lines[-1].startswith("ok  p: 3 steps, graph, ")
     assert json.loads(project("plan", "validate", "plan.yaml", "--json"))["status"] == "WARNINGS"
 
 
@@ -71,19 +71,19 @@ def test_a_plan_is_shown_hashed_and_drawn(project: Project) -> None:
     project("plan", "graph", plan, "-o", "nowhere/g.txt", exits=2)
 
 
-def test_init_writes_a_plan_that_runs_and_overwrites_nothing(project: Project) -> None:
-    told = project("init")
+def test_init_writes_a_plan_and_overwrites_nothing(project: Project) -> None:
+    output = project("init")
     made = sorted(path.name for path in project.folder.iterdir())
     assert "runwright.toml" in made
     plan = next(name for name in made if name.endswith(".yaml"))
-    assert f"runwright run {plan}" in told
+    assert f"runwright run {plan}" in output
     (project.folder / plan).write_text("plan: mine\nsteps:\n  - {id: own, noop: {}}\n")
     assert "exists, not changed" in project("init")
     assert (project.folder / plan).read_text().startswith("plan: mine")
     assert "COMPLETED  mine" in project("run", plan)
 
 
-def test_of_a_playbook_the_graph_has_arcs_and_parameters_are_what_they_look_like(project: Project) -> None:
+def test_playbook_graph_has_arcs_and_parameters_are_parsed(project: Project) -> None:
     text = """
 apiVersion: noetl.io/v10
 kind: Playbook

@@ -1,4 +1,4 @@
-"""`runwright results`: what runs, steps and tasks gave back, and what of it may be deleted."""
+"""`runwright results`: print the results of runs, steps and tasks, and prune stored results."""
 
 from __future__ import annotations
 
@@ -60,19 +60,17 @@ def test_results_are_printed_and_pruned(folder: Path) -> None:
         ("[results.local]\nfolder = 3", "[results.local] folder must be a non-empty string"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(folder: Path, toml: str, sentence: str) -> None:
+def test_invalid_result_settings_are_reported(folder: Path, toml: str, sentence: str) -> None:
     (folder / "runwright.toml").write_text(toml)
     done = runwright(folder, "results", "get", "r")
     assert done.returncode == 2
     assert sentence in done.stderr, done.stderr
 
 
-def test_every_store_that_cannot_be_tidied_is_named_and_the_others_are(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nobody = "127.0.0.1:9"
-    bucket = f'[results.s3]\nurl = "s3://bucket/x"\nendpoint = "http://{nobody}"\n'
-    (folder / "runwright.toml").write_text(f'{bucket}[results.nats_object]\nurl = "nats://{nobody}"\n')
+def test_prune_names_unavailable_stores_and_prunes_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed_port = "127.0.0.1:9"
+    bucket = f'[results.s3]\nurl = "s3://bucket/x"\nendpoint = "http://{closed_port}"\n'
+    (folder / "runwright.toml").write_text(f'{bucket}[results.nats_object]\nurl = "nats://{closed_port}"\n')
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     pruned = runwright(folder, "results", "prune")

@@ -1,4 +1,4 @@
-"""Running plans from the command line: what is printed, what is left behind, and the exit codes."""
+"""Commands that run plans: printed text, files and exit codes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ steps:
 """
 
 
-def test_the_three_line_plan_runs_and_is_told_line_by_line(project: Project) -> None:
-    told = project("run", project.plan(HELLO), "--run-id", "r1").splitlines()
-    assert [line[25:] for line in told[:3]] == [
+def test_plan_runs_and_prints_one_line_per_event(project: Project) -> None:
+    lines = project("run", project.plan(HELLO), "--run-id", "r1").splitlines()
+    assert [line[25:] for line in lines[:3]] == [
         "run r1 of plan hello queued",
         "run r1 started",
         "step greet started",
     ]
-    assert told[-1].startswith("COMPLETED  hello  1 step: 1 done  in ")
-    assert not any("\x1b" in line for line in told)
+    assert lines[-1].startswith("COMPLETED  hello  1 step: 1 done  in ")
+    assert not any("\x1b" in line for line in lines)
     assert project("logs", "r1") == "greet | hello\n"
     assert project("logs", "r1", "greet") == "hello\n"
     (line,) = parsed(project("logs", "r1", "--json"))
@@ -49,18 +49,18 @@ def test_the_three_line_plan_runs_and_is_told_line_by_line(project: Project) -> 
     assert "'greet'" in project.stderr
 
 
-def test_what_a_playbook_did_not_come_to_is_not_counted(project: Project) -> None:
+def test_unvisited_playbook_steps_are_not_counted(project: Project) -> None:
     plan = project.plan(
         "{apiVersion: noetl.io/v10, kind: Playbook, metadata: {name: p}, workflow: ["
         "{step: a, tool: {kind: noop}, next: {arcs: [{step: b, when: '{{ false }}'}, {step: c}]}},"
         "{step: b, tool: {kind: noop}}, {step: c, tool: {kind: noop}}]}"
     )
-    told = project("run", plan, "--run-id", "r1").splitlines()
-    assert told[-1].startswith("COMPLETED  p  2 steps: 2 done  in ")
+    lines = project("run", plan, "--run-id", "r1").splitlines()
+    assert lines[-1].startswith("COMPLETED  p  2 steps: 2 done  in ")
     assert parsed(project("list", "--json"))[0]["totalSteps"] == 2
 
 
-def test_json_is_the_runs_events_one_a_line(project: Project) -> None:
+def test_json_output_is_one_event_per_line(project: Project) -> None:
     records = parsed(project("run", project.plan(HELLO), "--run-id", "r1", "--json"))
     assert [record["runSeq"] for record in records] == [1, 2, 3, 4, 5]
     assert records[-1]["eventType"] == "RunCompleted"
@@ -69,7 +69,7 @@ def test_json_is_the_runs_events_one_a_line(project: Project) -> None:
     assert records == parsed(project("run", "plan.yaml", "--run-id", "r1", "--json"))
 
 
-def test_a_failure_tells_the_error_then_the_attempts_then_the_command(project: Project) -> None:
+def test_failure_report_has_error_attempts_and_retry_command(project: Project) -> None:
     text = project("run", project.plan(TROUBLE), "--run-id", "r1", exits=1)
     report = text[text.index("FAILED step bad") :].splitlines()
     assert report[0] == "FAILED step bad  EXIT_STATUS exit code 3: no space left"
@@ -81,7 +81,7 @@ def test_a_failure_tells_the_error_then_the_attempts_then_the_command(project: P
     assert project("watch", "r1", exits=1).endswith("\n".join(report) + "\n")
 
 
-def test_a_run_that_ended_is_not_run_again_and_exits_as_it_did(project: Project) -> None:
+def test_ended_run_is_not_repeated_and_keeps_its_exit_code(project: Project) -> None:
     project("run", project.plan(TROUBLE), "--run-id", "r1", exits=1)
     before = project("events", "r1", "--json")
     assert "retry:  runwright rerun r1" in project("run", "plan.yaml", "--run-id", "r1", exits=1)
@@ -91,7 +91,7 @@ def test_a_run_that_ended_is_not_run_again_and_exits_as_it_did(project: Project)
     assert project.stderr.startswith("PLAN_MISMATCH")
 
 
-def test_plan_errors_are_told_together_and_nothing_is_made(project: Project) -> None:
+def test_plan_errors_are_reported_together_and_make_no_store(project: Project) -> None:
     plan = project.plan("plan: p\nsteps:\n  - {id: a, shel: x}\n  - {id: a, shell: x, dependsOn: [q]}\n")
     project("run", plan, exits=2)
     assert [line.split(" ")[0] for line in project.stderr.splitlines()] == [
@@ -106,11 +106,11 @@ def test_plan_errors_are_told_together_and_nothing_is_made(project: Project) -> 
     project("run", exits=2)
 
 
-def test_parameters_become_what_their_defaults_are(project: Project) -> None:
+def test_parameters_are_converted_to_the_type_of_the_default(project: Project) -> None:
     params = "{day: '2026-01-01', n: 3, on: false, tags: [a], any: null}"
-    words = "{{ params.day }} {{ params.n + 1 }} {{ params.on }} {{ params.tags | join('+') }} {{ params.any }}"
+    template = "{{ params.day }} {{ params.n + 1 }} {{ params.on }} {{ params.tags | join('+') }} {{ params.any }}"
     project.plan(
-        f'plan: p\nparams: {params}\nsteps:\n  - id: s\n    python: {{code: "print(text)", args: {{text: "{words}"}}}}\n'
+        f'plan: p\nparams: {params}\nsteps:\n  - id: s\n    python: {{code: "print(text)", args: {{text: "{template}"}}}}\n'
     )
     given = ("day=12", "n=4", "on=true", 'tags=["x","y"]', "any=hello")
     project("run", "plan.yaml", "--run-id", "r1", *(word for pair in given for word in ("--param", pair)))
@@ -122,7 +122,7 @@ def test_parameters_become_what_their_defaults_are(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ("n=many", "a number"),
         ("on=yes", "true or false"),
@@ -131,18 +131,18 @@ def test_parameters_become_what_their_defaults_are(project: Project) -> None:
         ("n", "name=value"),
     ],
 )
-def test_parameters_of_another_kind_are_refused(given: str, said: str) -> None:
+def test_parameters_of_another_kind_are_refused(given: str, expected: str) -> None:
     plan = ExecutionPlan(
         metadata=PlanMetadata(plan_id="p"),
         params={"n": 1, "on": True, "tags": [], "map": {}},
         order=Order.SEQUENTIAL,
         steps=(),
     )
-    with pytest.raises(rw.RunwrightError, match=said):
+    with pytest.raises(rw.RunwrightError, match=expected):
         parse_params(plan, [given])
 
 
-def test_a_killed_run_goes_on_where_its_log_says(project: Project) -> None:
+def test_killed_run_continues_from_its_log(project: Project) -> None:
     first = project.start("run", project.plan(SLOW), "--run-id", "r1")
     wait_until(lambda: project.lines_of("out.txt") == ["a", "b"])
     first.kill()
@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on_where_its_log_says(project: Project) -> None:
     project.let_go()
     text = project("run", "plan.yaml", "--run-id", "r1")
     assert text.startswith("Run r1 is RUNNING, at event 5.\n")
-    assert "step a" not in text  # it was told before
+    assert "step a" not in text  # The first process printed its events.
     assert project.lines_of("out.txt") == ["a", "b", "b", "c"]
     kinds = [record["eventType"] for record in parsed(project("events", "r1", "--json"))]
     assert kinds.count("StepCompleted") == 3
@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_where_its_log_says(project: Project) -> None:
 @pytest.mark.parametrize(
     ("given", "value"), [("ids=[1,2]", [1, 2]), ("ids=5", 5), ("ids=x y", "x y"), ("ids=007", "007")]
 )
-def test_a_workload_may_be_given_more_than_it_has(given: str, value: object) -> None:
+def test_workload_accepts_additional_parameters(given: str, value: object) -> None:
     loaded = load_plan(
         "apiVersion: noetl.io/v10\nkind: Playbook\nmetadata: {name: p}\nworkload: {x: 1}\n"
         "workflow: [{step: a, tool: {kind: noop}}]",
@@ -168,27 +168,27 @@ def test_a_workload_may_be_given_more_than_it_has(given: str, value: object) -> 
     assert parse_params(loaded.plan, [given]) == {"ids": value}
 
 
-def test_recover_takes_over_what_was_left_and_says_when_there_is_nothing(project: Project) -> None:
+def test_recover_continues_abandoned_runs_and_reports_if_none(project: Project) -> None:
     project("run", project.plan(HELLO))
     assert project("recover").startswith("Nothing to recover")
     project.plan(SLOW)
     processes = [project.start("run", "plan.yaml", "--run-id", name) for name in ("r1", "r2")]
     wait_until(lambda: project.lines_of("out.txt").count("b") == 2)
-    processes[0].kill()  # one dies, one is asked to go
+    processes[0].kill()  # One process crashes, the other is asked to stop.
     processes[1].terminate()
-    said = processes[1].communicate()[0].decode()
+    stopped_output = processes[1].communicate()[0].decode()
     processes[0].communicate()
     assert processes[1].returncode == 143
-    assert "runwright run --run-id r2" in said
+    assert "runwright run --run-id r2" in stopped_output
     project.let_go()
-    told = project("recover")
-    assert "run r1 completed" in told
-    assert "run r2 completed" in told
+    output = project("recover")
+    assert "run r1 completed" in output
+    assert "run r2 completed" in output
     assert {row["status"] for row in parsed(project("list", "--json"))} == {"COMPLETED"}
     assert json.loads(project("recover", "--json")) == {"runs": []}
 
 
-def test_recover_does_not_wait_for_what_is_paused(project: Project) -> None:
+def test_recover_does_not_wait_for_paused_runs(project: Project) -> None:
     process = project.start("run", project.plan(SLOW), "--run-id", "r1")
     wait_until(lambda: "b" in project.lines_of("out.txt"))
     project("pause", "r1")
@@ -196,13 +196,13 @@ def test_recover_does_not_wait_for_what_is_paused(project: Project) -> None:
     process.communicate()
     assert parsed(project("list", "--json"))[0]["substatus"] == "RECOVERING"
     project.let_go()
-    told = project("recover")
-    assert "is PAUSED and waits to be resumed" in told
-    assert "runwright resume r1" in told
+    output = project("recover")
+    assert "is PAUSED and waits to be resumed" in output
+    assert "runwright resume r1" in output
     assert [(row["status"], row.get("substatus")) for row in parsed(project("list", "--json"))] == [("PAUSED", None)]
 
 
-def test_a_run_driven_elsewhere_is_watched_and_taken_over_if_its_process_dies(project: Project) -> None:
+def test_second_process_watches_a_run_and_recovers_it(project: Project) -> None:
     first = project.start("run", project.plan(SLOW), "--run-id", "r1")
     wait_until(lambda: project.lines_of("out.txt") == ["a", "b"])
     second = project.start("run", "plan.yaml", "--run-id", "r1")
@@ -231,7 +231,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_run(project: Project) -> None:
     assert project.snapshot()["status"] == "RUNNING"
 
 
-def test_detach_returns_once_the_run_is_there_and_leaves_a_driver(project: Project) -> None:
+def test_detach_returns_when_the_run_exists_and_has_a_driver(project: Project) -> None:
     assert project("run", project.plan(SLOW), "--detach", "--run-id", "r1") == "r1\n"
     assert project.snapshot("r1")["status"] == "RUNNING"
     project("run", project.plan(HELLO, "other.yaml"), "--detach", "--run-id", "r1", exits=2)
@@ -249,15 +249,15 @@ def test_detach_returns_once_the_run_is_there_and_leaves_a_driver(project: Proje
     assert "Unknown parameter 'x'" in project.stderr
 
 
-def test_rerun_carries_over_what_succeeded(project: Project) -> None:
+def test_rerun_carries_over_completed_steps(project: Project) -> None:
     project.plan(
         "plan: p\nsteps:\n  - {id: a, shell: 'echo a >> out.txt'}\n  - {id: b, shell: 'echo b >> out.txt; test -e ok'}\n"
     )
     project("run", "plan.yaml", "--run-id", "r1", exits=1)
     (project.folder / "ok").touch()
-    told = project("rerun", "r1", "--run-id", "r2")
-    assert told.startswith("Run r2, rerun of r1.\n")
-    assert "step a skipped: CARRIED_OVER" in told
+    output = project("rerun", "r1", "--run-id", "r2")
+    assert output.startswith("Run r2, rerun of r1.\n")
+    assert "step a skipped: CARRIED_OVER" in output
     assert project.lines_of("out.txt") == ["a", "b", "b"]
     assert project.snapshot("r2")["originRunId"] == "r1"
     project("rerun", "r2", "--from", "b")
@@ -267,7 +267,7 @@ def test_rerun_carries_over_what_succeeded(project: Project) -> None:
     assert project.stderr.startswith("STEP_NOT_FOUND")
 
 
-def test_a_run_goes_on_when_nobody_reads_what_it_prints(project: Project) -> None:
+def test_run_continues_when_its_output_pipe_is_closed(project: Project) -> None:
     project.plan("plan: p\nsteps:\n" + "".join(f"  - {{id: s{n}, shell: 'echo {n} >> out.txt'}}\n" for n in range(30)))
     command = f"{sys.executable} -m runwright run plan.yaml --run-id r1 | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=project.folder, capture_output=True, text=True)
@@ -276,7 +276,7 @@ def test_a_run_goes_on_when_nobody_reads_what_it_prints(project: Project) -> Non
     assert len(project.lines_of("out.txt")) == 30
 
 
-def test_show_adds_what_the_plan_still_holds_and_counts_iterations(project: Project) -> None:
+def test_show_lists_pending_steps_and_counts_iterations(project: Project) -> None:
     project.plan(
         "plan: p\nsteps:\n  - {id: fan, foreach: {in: [1, 2, 3], as: n}, shell: 'echo {{ n }}'}\n"
         "  - {id: slow, shell: 'touch here; sleep 20'}\n  - {id: late, noop: {}}\n"

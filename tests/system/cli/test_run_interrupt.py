@@ -1,4 +1,4 @@
-"""Ctrl-C on a run in a terminal: it asks, and does what it is told."""
+"""Ctrl-C in a terminal: a prompt to pause, resume, cancel or leave the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project.end()
 
 
-def test_ctrl_c_asks_and_pauses_resumes_or_cancels(project: Project) -> None:
+def test_ctrl_c_prompts_to_pause_resume_or_cancel(project: Project) -> None:
     terminal = Terminal(project.folder, "run", "plan.yaml", "--run-id", "r1")
     terminal.wait_for("● b ", "Ctrl-C: pause, cancel or leave")
     terminal.type("typed into the picture\n\x03")
@@ -29,7 +29,7 @@ def test_ctrl_c_asks_and_pauses_resumes_or_cancels(project: Project) -> None:
     terminal.wait_for("PAUSED DRAINING", "resume: runwright resume r1")
     terminal.type("\x03")
     terminal.wait_for("[r]esume")
-    terminal.type("x")  # no answer: go on as before
+    terminal.type("x")  # Other keys close the prompt and change nothing.
     terminal.wait_for("resume: runwright resume r1")
     terminal.type("\x03")
     terminal.wait_for("[r]esume")
@@ -39,7 +39,7 @@ def test_ctrl_c_asks_and_pauses_resumes_or_cancels(project: Project) -> None:
     terminal.wait_for("[p]ause")
     terminal.type("c")
     terminal.wait_for("CANCELLED  slow", "retry:  runwright rerun r1")
-    assert terminal.echoes()  # the terminal is as it was
+    assert terminal.echoes()  # The terminal settings are restored.
     assert terminal.end() == 1
     assert "typed" not in terminal.output
     kinds = [json.loads(line)["eventType"] for line in project("events", "r1", "--json").splitlines()]
@@ -56,13 +56,13 @@ def test_a_second_ctrl_c_leaves_the_run_for_later(project: Project) -> None:
     terminal.type("\x03")
     terminal.wait_for("runwright run --run-id r1", "runwright recover")
     assert terminal.end() == 130
-    assert "[l]eave it" not in terminal.screen.text  # the question is gone, the picture stays
+    assert "[l]eave it" not in terminal.screen.text  # The prompt is erased, the progress view stays.
     assert project.snapshot("r1")["status"] == "RUNNING"
     project.let_go()
     assert "run r1 completed" in project("recover")
 
 
-def test_watching_ends_with_ctrl_c_and_the_run_goes_on(project: Project) -> None:
+def test_ctrl_c_ends_watching_and_the_run_continues(project: Project) -> None:
     driver = project.start("run", "plan.yaml", "--run-id", "r1")
     assert driver.stdout is not None
     driver.stdout.readline()

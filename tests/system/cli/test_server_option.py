@@ -1,4 +1,4 @@
-"""Every command that looks at a store or acts on it does the same against a server."""
+"""Commands with a server instead of a store: the same behaviour."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ steps:
 
 
 class ServerShell:
-    """A server in a process of its own, and commands that are given to it."""
+    """A server in a separate process, and commands that use it."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.folder = folder
         self.address = address
 
-    def __call__(self, *words: str, code: int = 0, stdin: str | None = None, **env: str) -> str:
-        done = self.run(*words, stdin=stdin, **env)
-        assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+    def __call__(self, *arguments: str, code: int = 0, stdin: str | None = None, **env: str) -> str:
+        done = self.run(*arguments, stdin=stdin, **env)
+        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         return done.stdout
 
-    def run(self, *words: str, stdin: str | None = None, **env: str) -> TextResult | subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, stdin: str | None = None, **env: str
+    ) -> TextResult | subprocess.CompletedProcess[str]:
         if stdin is None:
-            return runwright(self.folder, *words, **{"RUNWRIGHT_SERVER": self.address, **env})
+            return runwright(self.folder, *arguments, **{"RUNWRIGHT_SERVER": self.address, **env})
         return subprocess.run(
-            [sys.executable, "-m", "runwright", *words],
+            [sys.executable, "-m", "runwright", *arguments],
             cwd=self.folder,
             env={**os.environ, "RUNWRIGHT_SERVER": self.address, **env},
             input=stdin,
@@ -53,8 +55,8 @@ class ServerShell:
             timeout=60,
         )
 
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code))
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code))
 
 
 @contextmanager
@@ -84,7 +86,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerShell]:
         yield found
 
 
-def test_a_run_is_started_steered_and_finished(shell: ServerShell) -> None:
+def test_run_is_started_controlled_and_completed(shell: ServerShell) -> None:
     run_id = shell("run", "shop.yaml", "--param", "n=7", "--detach", "--run-id", "steered").strip()
     assert run_id == "steered"
     assert shell.json("show", "steered")["status"] == "RUNNING"
@@ -103,19 +105,19 @@ def test_a_run_is_started_steered_and_finished(shell: ServerShell) -> None:
     (shell.folder / "go").unlink()
 
 
-def test_run_stays_until_the_end_and_exits_as_the_run_did(shell: ServerShell) -> None:
+def test_run_waits_for_the_end_and_returns_its_exit_code(shell: ServerShell) -> None:
     (shell.folder / "bad.yaml").write_text("plan: bad\nsteps:\n  - {id: a, shell: 'echo no; exit 3'}\n")
     assert "COMPLETED" in shell("run", "quick.yaml")
-    told = shell("run", "bad.yaml", code=1)
-    assert "exit 3" in told or "code 3" in told
+    output = shell("run", "bad.yaml", code=1)
+    assert "exit 3" in output or "code 3" in output
     lines = shell("run", "quick.yaml", "--json").splitlines()
     assert json.loads(lines[-1])["eventType"] == "RunCompleted"
     again = shell("rerun", "@last", "--force")
     assert "COMPLETED" in again
 
 
-def test_code_that_lies_beside_the_plan_is_found_there(shell: ServerShell, tmp_path: Path) -> None:
-    """The server was started elsewhere; the plan says where its code is."""
+def test_code_next_to_the_plan_is_imported(shell: ServerShell, tmp_path: Path) -> None:
+    """Imports relative to the folder of the plan; the server runs in another one."""
     (tmp_path / "nearby.py").write_text("def answer() -> int:\n    return 42\n")
     (tmp_path / "near.yaml").write_text("plan: near\nsteps:\n  - {id: a, python: 'nearby:answer'}\n")
     assert "COMPLETED" in shell("run", str(tmp_path / "near.yaml"))
@@ -158,14 +160,14 @@ workflow:
 """
 
 
-def test_playbooks_in_playbooks_go_along(shell: ServerShell) -> None:
+def test_nested_playbooks_run_on_a_server(shell: ServerShell) -> None:
     (shell.folder / "inner.yaml").write_text(INNER)
     (shell.folder / "outer.yaml").write_text(OUTER)
     shell("run", "outer.yaml", "--param", "n=7", "--run-id", "outer")
     assert shell.json("results", "get", "outer", "a") == [8, [7, 14]]
 
 
-def test_looking(shell: ServerShell) -> None:
+def test_read_commands_work_with_a_server(shell: ServerShell) -> None:
     shell("run", "quick.yaml", "--run-id", "looked-at")
     rows = [json.loads(line) for line in shell("list", "--plan", "quick", "--json").splitlines()]
     assert "looked-at" in {row["runId"] for row in rows}
@@ -183,12 +185,12 @@ def test_looking(shell: ServerShell) -> None:
     assert "recover abandoned runs automatically" in shell.run("recover").stderr
 
 
-def test_events_in_and_out(shell: ServerShell) -> None:
+def test_events_are_exported_imported_and_appended(shell: ServerShell) -> None:
     shell("run", "quick.yaml", "--run-id", "exported")
     lines = shell("export", "exported")
     renamed = lines.replace('"exported"', '"imported"')
-    taken = json.loads(shell("import", "-", "--json", stdin=renamed, code=2))
-    assert taken["imported"] == 0  # the keys say which run they are of
+    result = json.loads(shell("import", "-", "--json", stdin=renamed, code=2))
+    assert result["imported"] == 0  # The idempotency keys depend on the run id.
     assert json.loads(shell("import", "-", "--json", stdin=lines))["duplicates"] == 5
     key = shell.json(
         "key", "--run-id", "new", "--attempt", "1", "--type", "RunQueued", "--plan-id", "p", "--plan-version", "1"
@@ -213,7 +215,7 @@ def test_events_in_and_out(shell: ServerShell) -> None:
     assert json.loads(refused)["code"] == "SCHEMA_VALIDATION_FAILED"
 
 
-def test_what_is_wrong_is_said_in_the_same_words(shell: ServerShell) -> None:
+def test_errors_and_exit_codes_match_those_of_a_store(shell: ServerShell) -> None:
     assert "RUN_NOT_FOUND" in shell.run("show", "nosuch").stderr
     assert shell.run("show", "nosuch").returncode == 2
     done = shell.run("list", RUNWRIGHT_SERVER="http://127.0.0.1:1")
@@ -223,7 +225,7 @@ def test_what_is_wrong_is_said_in_the_same_words(shell: ServerShell) -> None:
     assert "STORE_UNAVAILABLE" in shell.run("list", "--store", "sqlite:///nosuch.db").stderr
 
 
-def test_tokens_close_the_door(tmp_path: Path) -> None:
+def test_first_token_makes_authentication_mandatory(tmp_path: Path) -> None:
     with served(tmp_path) as shell:
         shell("run", "quick.yaml", "--run-id", "mine")
         made = shell.json("token", "create", "root", "--role", "Admin")

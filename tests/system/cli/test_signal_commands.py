@@ -1,4 +1,4 @@
-"""Steering runs from another terminal: each signal is decided, acted on within a second, and told in a line."""
+"""Signals from another terminal: each is decided, applied and reported in a line."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def project(tmp_path: Path) -> Iterator[Project]:
     project.end()
 
 
-def test_a_run_that_waits_for_an_operator_is_retried_and_skipped(project: Project) -> None:
+def test_operator_retries_and_skips_failed_steps(project: Project) -> None:
     driver = project.start("run", project.plan(WAITS), "--run-id", "r1")
     assert driver.stdout is not None
-    told = b""
-    while told.count(b"  skip:   ") < 2:
-        told += driver.stdout.readline()
-    assert b"FAILED step gate  EXIT_STATUS exit code 4: it is shut\n  | it is shut\n" in told
-    assert b"  retry:  runwright retry r1 gate\n" in told
+    output = b""
+    while output.count(b"  skip:   ") < 2:
+        output += driver.stdout.readline()
+    assert b"FAILED step gate  EXIT_STATUS exit code 4: it is shut\n  | it is shut\n" in output
+    assert b"  retry:  runwright retry r1 gate\n" in output
     (project.folder / "open").touch()
-    said = project("retry", "r1", "gate")
-    assert said == "ACCEPTED RETRY_STEP: the step is retried. The run is RUNNING.\n" or "1 step(s) failed" in said
+    answer = project("retry", "r1", "gate")
+    assert answer == "ACCEPTED RETRY_STEP: the step is retried. The run is RUNNING.\n" or "1 step(s) failed" in answer
     update = ("--payload", '{"params": {"word": "second"}}')
     project("signal", "r1", "update_params", *update, exits=2)
     assert project.stderr.startswith("AUTHZ_REASON_REQUIRED")
@@ -56,7 +56,7 @@ def test_a_run_that_waits_for_an_operator_is_retried_and_skipped(project: Projec
     assert kinds.count("SignalRejected") == 1
 
 
-def test_pause_resume_and_cancel_of_a_run_in_another_process(project: Project) -> None:
+def test_run_in_another_process_is_paused_and_cancelled(project: Project) -> None:
     driver = project.start("run", project.plan(SLOW), "--run-id", "r1")
     wait_until(lambda: project.lines_of("out.txt") == ["a", "b"])
     assert project("pause", "r1", "--reason", "coffee").startswith(
@@ -74,17 +74,18 @@ def test_pause_resume_and_cancel_of_a_run_in_another_process(project: Project) -
     assert (rejected["decision"], rejected["code"]) == ("REJECTED", "RUN_TERMINAL")
 
 
-def test_a_run_that_nobody_drives_is_steered_and_says_how_to_go_on(project: Project) -> None:
+def test_abandoned_run_accepts_signals_and_prints_next_command(project: Project) -> None:
     driver = project.start("run", project.plan(SLOW), "--run-id", "r1")
     wait_until(lambda: project.lines_of("out.txt") == ["a", "b"])
     driver.kill()
     driver.communicate()
-    mine = str(uuid.uuid4())
-    said = project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines()
-    assert said[0].startswith("ACCEPTED PAUSE")
-    way_on = "Resume it with: runwright resume r1  then continue with: runwright recover"
-    assert said[1] == f"No process is driving this run. {way_on}"
-    assert project("signal", "r1", "PAUSE", "--signal-id", mine).splitlines() == said  # decided once
+    signal_id = str(uuid.uuid4())
+    lines = project("signal", "r1", "PAUSE", "--signal-id", signal_id).splitlines()
+    assert lines[0].startswith("ACCEPTED PAUSE")
+    hint = "Resume it with: runwright resume r1  then continue with: runwright recover"
+    assert lines[1] == f"No process is driving this run. {hint}"
+    again = project("signal", "r1", "PAUSE", "--signal-id", signal_id).splitlines()
+    assert again == lines, "a signal id is decided once"
     resumed = project("resume", "r1").splitlines()
     assert (
         resumed[1] == "No process is driving this run. Continue with: runwright run --run-id r1  (or runwright recover)"
@@ -96,8 +97,8 @@ def test_a_run_that_nobody_drives_is_steered_and_says_how_to_go_on(project: Proj
     assert project.snapshot()["originRunId"] == "r1"
 
 
-def test_what_cannot_be_a_signal_is_refused(project: Project) -> None:
-    project("pause", "@last", exits=3)  # no store
+def test_invalid_signals_are_refused(project: Project) -> None:
+    project("pause", "@last", exits=3)  # There is no store yet.
     project("run", project.plan("plan: p\nsteps:\n  - {id: s, noop: {}}\n"), "--run-id", "r1")
     for arguments in (["DANCE"], ["PAUSE", "--payload", "{"], ["PAUSE", "--payload", "[]"], ["SKIP_STEP"]):
         project("signal", "r1", *arguments, exits=2)

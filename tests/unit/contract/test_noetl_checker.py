@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import json
@@ -566,8 +567,8 @@ async def test_any_value_in_any_field_is_reported_without_a_crash(file_store: st
             assert errors_in(changed), (log[at]["event_type"], field)
 
 
-async def test_the_command_checks_every_line(file_store: str, tmp_path: Path) -> None:
-    log = await complete_log(file_store)
+def test_the_command_checks_every_line(file_store: str, tmp_path: Path) -> None:
+    log = asyncio.run(complete_log(file_store))
     lines = [json.dumps(event) for event in log]
     deep = "[" * 5000 + "]" * 5000
     assert run_check(tmp_path, "\n".join(lines)) == (0, [])

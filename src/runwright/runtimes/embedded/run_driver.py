@@ -123,14 +123,16 @@ class RunDriver:
             self.session.report_violation(violation)
             self.release()
         except asyncio.CancelledError:
-            self._fail_creation(RunwrightError(ErrorCode.STORE_UNAVAILABLE, CREATION_UNKNOWN))
+            self._fail_creation(_creation_unknown())
             raise
         except Exception as error:
             self.runner.abandon()
+            lost = error if isinstance(error, RunwrightError) and error.code in OWNERSHIP_LOST else None
             if not self.created.done():
-                self._fail_creation(error)
-            elif isinstance(error, RunwrightError) and error.code in OWNERSHIP_LOST:
-                self._on_ownership_lost(error)
+                # The caller of start holds no fence: it can only start the run again.
+                self._fail_creation(error if lost is None else _creation_unknown())
+            elif lost is not None:
+                self._on_ownership_lost(lost)
             else:
                 raise
         finally:
@@ -208,6 +210,10 @@ class RunDriver:
     def _on_alarm(self) -> None:
         self._armed = None
         self.wake()
+
+
+def _creation_unknown() -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_UNAVAILABLE, CREATION_UNKNOWN)
 
 
 def _not_driven() -> RunwrightError:
