@@ -24,7 +24,7 @@ serve: $(VENV)/server
 
 # Everything but dbt: lint, types, layers, every test on every store.
 test: lint
-	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not dbt"
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q -m "not dbt"
 
 # Steps that run dbt itself: each of its processes needs seconds to start.
 test-dbt: $(VENV)/dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from support.server import HELLO, WAITING, run_path, running_server
+from support.waiting import until
 
 
 async def test_run_can_be_started_and_read_to_its_end(store: str) -> None:
@@ -153,8 +154,11 @@ async def test_approval_question_is_listed_and_answered(store: str) -> None:
         me = server.caller()
         plan = {"plan": "asks", "steps": [{"id": "ok", "approval": {"prompt": "Go?"}}]}
         run_id = (await me.start(plan))["runId"]
-        while not (asked := (await me.get(f"{run_path(run_id)}/questions"))["questions"]):
-            pass
+
+        async def find_questions() -> list[Any]:
+            return (await me.get(f"{run_path(run_id)}/questions"))["questions"]
+
+        asked = await until(find_questions)
         assert (asked[0]["stepId"], asked[0]["prompt"]) == ("ok", "Go?")
         await me.signal(run_id, "APPROVE", payload={"stepId": "ok"})
         assert (await me.get(f"{run_path(run_id)}?wait=30s"))["status"] == "COMPLETED"

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # started as a script
 
 from support.processes import die_with_parent
 
-FULL_LENGTH = 701  # beyond the 512 events whose keys a writer keeps in memory
+FULL_LENGTH = 701
 STEP_BACK = 7
 SLOTS = ((0,), (1,), (2,), (3,), (4, 5), (6, 7, 8))  # the runs of a task, which share its appends
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.commands import TextResult, runwright
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -92,12 +93,10 @@ def test_run_is_started_controlled_and_completed(shell: ServerShell) -> None:
     assert shell.json("show", "steered")["status"] == "RUNNING"
     assert "PAUSED" in shell("pause", "steered", "--reason", "a look")
     assert shell.json("resume", "@last")["engineResult"] == "RESUMED"
-    while not (shown := shell.json("show", "steered")).get("substatus"):
-        pass
-    assert shown["substatus"] == "WAITING_APPROVAL"
+    wait_until(lambda: shell.json("show", "steered").get("substatus"))
+    assert shell.json("show", "steered")["substatus"] == "WAITING_APPROVAL"
     assert "the step continues" in shell("approve", "steered")
-    while shell.json("show", "steered").get("substatus") != "embedded/WAITING_OPERATOR":
-        pass
+    wait_until(lambda: shell.json("show", "steered").get("substatus") == "embedded/WAITING_OPERATOR")
     (shell.folder / "go").touch()
     shell("retry", "steered", "last")
     assert "COMPLETED" in shell("watch", "steered")

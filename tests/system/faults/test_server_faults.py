@@ -100,6 +100,15 @@ async def events_of(http: httpx.AsyncClient, addresses: list[str], run_id: str) 
     return (await request(http, addresses, "GET", f"/v1/runs/{run_id}/events"))["events"]
 
 
+async def wait_for_end(http: httpx.AsyncClient, addresses: list[str], run_id: str) -> dict[str, Any]:
+    """Wait for the end of a run, at most 100 s; return its snapshot."""
+    deadline = time.monotonic() + 100
+    while True:
+        snapshot = await request(http, addresses, "GET", f"/v1/runs/{run_id}?wait=20s")
+        if snapshot["status"] != "RUNNING" or time.monotonic() > deadline:
+            return snapshot
+
+
 PLAN = {
     "plan": "chain",
     "steps": [
@@ -131,11 +140,7 @@ async def test_runs_complete_when_a_server_and_a_worker_are_killed(fleet: Fleet)
         await asyncio.gather(*(start_on(http, remaining, run_ids[number]) for number in range(RUNS // 2, RUNS)))
         ended = Counter[str]()
         for run_id in run_ids:
-            snapshot: dict[str, Any] = {"status": "RUNNING"}
-            deadline = time.monotonic() + 120
-            while snapshot["status"] == "RUNNING" and time.monotonic() < deadline:
-                snapshot = await request(http, remaining, "GET", f"/v1/runs/{run_id}?wait=30s")
-            ended[snapshot["status"]] += 1
+            ended[(await wait_for_end(http, remaining, run_id))["status"]] += 1
         assert ended == {"COMPLETED": RUNS}, fleet.log_tails()
         for run_id in run_ids:
             kinds = Counter((e["eventType"], e.get("stepId")) for e in await events_of(http, remaining, run_id))
@@ -165,9 +170,9 @@ async def test_playbook_loop_survives_a_killed_server_and_worker(fleet: Fleet) -
         await until(half_done)
         fleet.workers[0].kill()
         fleet.servers[first].kill()
-        snapshot = await request(http, [second], "GET", "/v1/runs/r?wait=60s")
-        assert snapshot["status"] == "COMPLETED", fleet.log_tails()
+        snapshot = await wait_for_end(http, [second], "r")
         records = (await request(http, [second], "GET", "/v1/runs/r/events?limit=1000"))["events"]
+        assert snapshot["status"] == "COMPLETED", (records[-5:], fleet.log_tails())
         kinds = Counter((event["eventType"], event.get("stepId")) for event in records)
         for path in (f"many[{number}]/{label}" for number in range(60) for label in ("one", "two")):
             assert kinds["TaskStarted", path] == kinds["TaskDone", path] == 1, path
@@ -233,10 +238,7 @@ async def test_runs_complete_when_postgres_restarts_under_load(fleet: Fleet, pos
         postgres.start()  # not in a thread: the server dies with the thread that started it
         await starting
         for number in range(count):
-            snapshot: dict[str, Any] = {"status": "RUNNING"}
-            deadline = time.monotonic() + 90
-            while snapshot["status"] == "RUNNING" and time.monotonic() < deadline:
-                snapshot = await request(http, addresses, "GET", f"/v1/runs/run-{number}?wait=20s")
+            snapshot = await wait_for_end(http, addresses, f"run-{number}")
             assert snapshot["status"] == "COMPLETED", (snapshot, fleet.log_tails())
             kinds = Counter(
                 (e["eventType"], e.get("stepId")) for e in await events_of(http, addresses, f"run-{number}")
