@@ -107,5 +107,5 @@ async def test_invalid_arguments_are_refused_with_codes(make_log: MakeLog, event
             assert caught.value.code == "INVALID_ARGUMENT"
         for name in ("\udcff", "a\0b", "x" * 5000):
             with pytest.raises(rw.RunwrightError) as caught:
-                await log.resolve(name)
+                await log.resolve_run(name)
             assert caught.value.code == "RUN_NOT_FOUND"

@@ -155,16 +155,16 @@ async def test_run_lists_can_be_filtered_and_paged(make_log: MakeLog) -> None:
 async def test_run_is_resolved_by_id_unique_prefix_or_last(make_log: MakeLog) -> None:
     async with make_log() as log:
         with pytest.raises(rw.RunwrightError) as caught:
-            await log.resolve("@last")
+            await log.resolve_run("@last")
         assert caught.value.code == "RUN_NOT_FOUND"
         for run_id in ("ab", "abc", "xy%z", "xy_"):
             await log.append([History(run_id)("RunQueued")])
-        assert (await log.resolve("ab")).identity.run_id == "ab"
-        assert (await log.resolve("xy%")).identity.run_id == "xy%z"
-        assert (await log.resolve("@last")).identity.run_id == "xy_"
+        assert (await log.resolve_run("ab")).identity.run_id == "ab"
+        assert (await log.resolve_run("xy%")).identity.run_id == "xy%z"
+        assert (await log.resolve_run("@last")).identity.run_id == "xy_"
         for name in ("a", "x", "", "nothing", "x%"):
             with pytest.raises(rw.RunwrightError) as caught:
-                await log.resolve(name)
+                await log.resolve_run(name)
             assert caught.value.code == "RUN_NOT_FOUND"
 
 

@@ -124,7 +124,7 @@ class Project(Shell):
         self.started.append(process)
         return process
 
-    def let_go(self) -> None:
+    def continue_slow_step(self) -> None:
         """Let the slow step of SLOW end."""
         (self.folder / "go").touch()
 

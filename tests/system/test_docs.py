@@ -144,7 +144,7 @@ def test_settings_on_the_page_are_valid(text: str, tmp_path: Path, monkeypatch: 
 
     from runwright.config.artifact_store import artifact_store
     from runwright.config.result_tiers import result_tiers
-    from runwright.control.bootstrap import tools_here
+    from runwright.control.bootstrap import installed_tools
     from runwright.control.signal_policy import read_policy
     from runwright.server.settings import read_server_settings
     from runwright.tools.secrets import create_provider
@@ -158,4 +158,4 @@ def test_settings_on_the_page_are_valid(text: str, tmp_path: Path, monkeypatch: 
     create_provider(settings.get("secrets", {}))
     read_policy(settings.get("policy", {}))
     read_server_settings(settings.get("server", {}))
-    tools_here()
+    installed_tools()

@@ -21,7 +21,7 @@ PUBLIC = {
 LOG_METHODS = {
     "alerts", "append", "append_independent", "append_prepared", "close", "create_run", "end_cursor", "events",
     "find_by_id", "find_by_prefix", "find_engine_run", "find_event", "find_run", "follow", "hash_at", "heads", "health",
-    "ingest", "list_runs", "open", "owners", "plan", "raise_alerts", "read", "read_all", "rebuild", "redact", "resolve",
+    "ingest", "list_runs", "open", "owners", "plan", "raise_alerts", "read", "read_all", "rebuild", "redact", "resolve_run",
     "runs_signalled_since", "search", "select", "snapshot", "store_plan", "tail", "verify", "wait_for_events",
 }  # fmt: skip
 LEASE_METHODS = {"acquire", "claim_due", "claim_run", "owners", "release", "release_run", "renew"}

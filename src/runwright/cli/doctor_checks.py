@@ -32,13 +32,13 @@ def check_settings(folder: Path) -> list[DoctorCheck]:
     """Validate every table of runwright.toml with the reader of the process that uses it."""
     from runwright.config.artifact_store import artifact_store
     from runwright.config.result_tiers import result_tiers
-    from runwright.control.bootstrap import tools_here
+    from runwright.control.bootstrap import installed_tools
 
     now = SystemClock().now
     readers: dict[str, Callable[[dict[str, Any]], object]] = {
         "policy": read_policy,
         "secrets": create_provider,
-        "http": lambda _: tools_here(),
+        "http": lambda _: installed_tools(),
         "artifacts": lambda table: artifact_store(table, folder, now),
         "results": lambda table: result_tiers(table, folder, now),
     }

@@ -56,7 +56,7 @@ class RunRecovery:
             await asyncio.sleep(POLL)
 
     async def _claim_abandoned(self) -> None:
-        while claimed := await self._operations.engine.supervisor.rescue_once():
+        while claimed := await self._operations.engine.supervisor.recover_abandoned_runs():
             reclaimed = self._open & set(claimed)
             self._open |= set(claimed)  # Before anything can fail: no other process drives these runs.
             for run_id in claimed:

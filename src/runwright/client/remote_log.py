@@ -182,7 +182,7 @@ class RemoteLog:
             raise not_found(run_id)
         return found[0]
 
-    async def resolve(self, name: str) -> RunRow:
+    async def resolve_run(self, name: str) -> RunRow:
         if name == "@last":
             newest = await self._rows({"limit": 1})
             if not newest:

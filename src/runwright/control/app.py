@@ -259,7 +259,7 @@ class App:
 
     def run(self, run_id: str) -> Run:
         """An existing run, by its id or a unique prefix."""
-        found = self._host.submit(lambda operations: operations.log.resolve(run_id)).result()
+        found = self._host.submit(lambda operations: operations.log.resolve_run(run_id)).result()
         return Run(self._host, found.identity.run_id)
 
     def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> Run:
@@ -293,7 +293,7 @@ class AsyncApp:
         return AsyncRun(self._host, await asyncio.wrap_future(started), plan)
 
     async def run(self, run_id: str) -> AsyncRun:
-        found = await asyncio.wrap_future(self._host.submit(lambda operations: operations.log.resolve(run_id)))
+        found = await asyncio.wrap_future(self._host.submit(lambda operations: operations.log.resolve_run(run_id)))
         return AsyncRun(self._host, found.identity.run_id)
 
     async def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> AsyncRun:

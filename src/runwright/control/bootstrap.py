@@ -51,7 +51,7 @@ def new_owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def tools_here() -> dict[str, Tool]:
+def installed_tools() -> dict[str, Tool]:
     """All tools, configured by runwright.toml."""
     allowed = settings_table("http").get("allow")
     if allowed is None:
@@ -82,18 +82,18 @@ async def open_operations(
 ) -> AsyncGenerator[Operations]:
     """Operations on a store, with an engine. The runtime `mock` runs plans without executing anything."""
     url = store or os.environ.get("RUNWRIGHT_STORE") or DEFAULT_STORE
-    async with open_log(url) as log, engine_on(log, url, settings, runtime) as operations:
+    async with open_log(url) as log, open_engine(log, url, settings, runtime) as operations:
         yield operations
 
 
 @asynccontextmanager
-async def engine_on(
+async def open_engine(
     log: RunLog, url: str, settings: EngineSettings | None = None, runtime: str = "embedded"
 ) -> AsyncGenerator[Operations]:
     """Operations on an open log, with an engine."""
     settings = settings or EngineSettings()
     store = log.store
-    folder, tools, step_logs = state_folder(url), tools_here(), step_logs_of(log, url)
+    folder, tools, step_logs = state_folder(url), installed_tools(), step_logs_of(log, url)
     side_tables = (lambda: store.side_tables) if is_shared(url) else None
     tiers = result_tiers(settings_table("results"), folder, log.clock.now, side_tables)
     files = FileStore(folder / "results")

@@ -29,14 +29,14 @@ async def open_signals(url: str) -> AsyncGenerator[LocalSignals]:
     """Signals on a store. The engine and the tools are imported only if they are needed."""
 
     def find_tool(kind: str) -> Tool | None:
-        from .bootstrap import tools_here
+        from .bootstrap import installed_tools
 
-        return tools_here().get(kind)
+        return installed_tools().get(kind)
 
     def open_engine() -> AbstractAsyncContextManager[Operations]:
-        from .bootstrap import engine_on
+        from .bootstrap import open_engine
 
-        return engine_on(log, url)
+        return open_engine(log, url)
 
     async with open_log(url) as log:
         yield LocalSignals(log, find_tool, open_engine)

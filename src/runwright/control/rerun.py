@@ -45,10 +45,10 @@ def carried_steps(graph: PlanGraph, state: RunState, from_step: str | None) -> d
     assert state.execution is not None
     for node in graph.nodes:
         step_id = node.step.step_id
-        cell = state.steps.get(step_id)
-        if cell is None or node.index in again:
+        step_state = state.steps.get(step_id)
+        if step_state is None or node.index in again:
             continue
-        if cell.status is not StepStatus.SUCCESS and cell.reason_code != "CARRIED_OVER":
+        if step_state.status is not StepStatus.SUCCESS and step_state.reason_code != "CARRIED_OVER":
             continue
         payload: dict[str, Any] = {"reasonCode": "CARRIED_OVER", "reason": "The step succeeded in the original run."}
         stored = state.execution.results.get(step_id)
@@ -56,8 +56,8 @@ def carried_steps(graph: PlanGraph, state: RunState, from_step: str | None) -> d
             payload["resultRef"] = stored.ref
         elif stored is not None and stored.raw is not None:
             payload["result"] = msgspec.Raw(stored.raw)
-        if cell.artifacts:
-            payload["artifactRefs"] = list(cell.artifacts)
+        if step_state.artifacts:
+            payload["artifactRefs"] = list(step_state.artifacts)
         carried[step_id] = payload
     return carried
 

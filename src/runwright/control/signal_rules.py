@@ -332,7 +332,7 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
     )
 
 
-def run_made_by(signal_id: str) -> str:
+def retried_run_id(signal_id: str) -> str:
     """The id of the run that a RETRY_RUN creates. Derived from the signal: sent twice it creates one run."""
     return _derived(f"run made by {signal_id}")
 

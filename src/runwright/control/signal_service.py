@@ -38,8 +38,8 @@ from .signal_rules import (
     decision_event_id,
     event_payload,
     question_of,
+    retried_run_id,
     revision_event_id,
-    run_made_by,
 )
 
 SIGNALS_PER_MINUTE = 60
@@ -349,7 +349,7 @@ class SignalService:
         return decision
 
     async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        wanted = run_made_by(request.signal_id)  # stable: after a crash the signal is sent again
+        wanted = retried_run_id(request.signal_id)  # stable: after a crash the signal is sent again
         new_id = await self._rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
         processed = new_event(
             "SignalProcessed",

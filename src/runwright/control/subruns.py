@@ -28,7 +28,7 @@ from runwright.storage.json_encoding import encode_result
 
 logger = logging.getLogger("runwright.control")
 
-LONGEST_ID = 512
+MAX_ID_LENGTH = 512
 TRANSIENT_CODES = frozenset({*STORE_CODES, ErrorCode.STALE_FENCE, ErrorCode.RUN_OWNED, ErrorCode.LEASE_LOST})
 """Transient errors: the sub-run moves to another process, or the store is unavailable."""
 
@@ -36,7 +36,9 @@ TRANSIENT_CODES = frozenset({*STORE_CODES, ErrorCode.STALE_FENCE, ErrorCode.RUN_
 def child_id(parent_run_id: str, path: str, attempt: int) -> str:
     """The id of the sub-run of an attempt."""
     name = f"{parent_run_id}/{path}" + (f"~{attempt}" if attempt > 1 else "")
-    return name if len(name) <= LONGEST_ID else f"{name[: LONGEST_ID - 33]}/{sha256(name.encode()).hexdigest()[:32]}"
+    return (
+        name if len(name) <= MAX_ID_LENGTH else f"{name[: MAX_ID_LENGTH - 33]}/{sha256(name.encode()).hexdigest()[:32]}"
+    )
 
 
 class ChildRuns(Protocol):
@@ -89,7 +91,7 @@ class SubRun:
         self._stopping = True
         self._operations.services.spawn(self._stop("EMERGENCY_STOP", {"reason": _reason(self._parent)}))
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         self._task.cancel()
 
     async def _stop(self, signal_type: str, payload: dict[str, Any]) -> None:

@@ -72,7 +72,9 @@ def _control_state(state: RunState) -> object:
     """Return the part of the state that a redaction must not change."""
     summary = state.summary
     waits = summary.approval_required and summary.status is RunStatus.PENDING
-    steps = {step_id: (cell.attempt, cell.status, cell.past) for step_id, cell in state.steps.items()}
+    steps = {
+        step_id: (step_state.attempt, step_state.status, step_state.past) for step_id, step_state in state.steps.items()
+    }
     return (summary.status, summary.inconsistent, waits, steps)
 
 

@@ -386,7 +386,7 @@ class RunLog:
             known = (row.run_key, row.identity)
         return known
 
-    async def resolve(self, name: str) -> RunRow:
+    async def resolve_run(self, name: str) -> RunRow:
         """Return a run by its id or by a unique prefix of it; `@last` is the newest run."""
         if not is_valid_name(name):
             raise not_found(name)

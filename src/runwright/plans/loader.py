@@ -94,7 +94,7 @@ def _read(data: Any, tools: ToolsByKind, problems: ProblemCollector, link: Link 
     if link is not None:
         for parsed in steps:
             _link_step(parsed, link, problems)
-    order = _order(header, steps, problems)
+    order = _check_order(header, steps, problems)
     references = ReferenceChecker(steps, {**header.param_types, **header.params}, problems)
     references.check(order)
     references.check_result(header.result)
@@ -151,8 +151,8 @@ def _link_step(parsed: ParsedStep, link: Link, problems: ProblemCollector) -> No
         problems.error(parsed.input_path(("path",)), ErrorCode(error.code), error.detail)
 
 
-def _order(header: PlanHeader, steps: list[ParsedStep], problems: ProblemCollector) -> Order | None:
-    """Check dependencies and return the order of the steps; None if there are dependency cycles."""
+def _check_order(header: PlanHeader, steps: list[ParsedStep], problems: ProblemCollector) -> Order | None:
+    """Report unknown dependencies and dependency cycles; return the order of the steps, None if there are cycles."""
     graph = DependencyGraph([parsed.step for parsed in steps])
     for index, parsed in enumerate(steps):
         _check_dependencies(index, parsed, graph, header.order, problems)

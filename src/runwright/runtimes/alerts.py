@@ -11,7 +11,7 @@ from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert
 from runwright.core.scheduling.drafts import Draft, Violation
 
-LARGEST_RESULT = 64 * 1024  # bytes; of a larger result the alert has only the size
+MAX_RESULT_SIZE = 64 * 1024  # bytes; of a larger result the alert has only the size
 
 
 def late_result(
@@ -21,7 +21,7 @@ def late_result(
     facts: dict[str, Any] = {"stepId": path, "logicalAttemptId": attempt, "engineAttemptId": engine_attempt}
     if error is not None:
         facts["error"] = msgspec.to_builtins(error)
-    elif result is not None and len(result) > LARGEST_RESULT:
+    elif result is not None and len(result) > MAX_RESULT_SIZE:
         facts["resultBytes"] = len(result)
     else:
         facts["result"] = None if result is None else msgspec.json.decode(result)

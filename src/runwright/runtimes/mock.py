@@ -37,7 +37,7 @@ class MockExecution:
             self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(0, self._finish, _CANCELLED)
 
-    let_go = kill
+    detach = kill
 
     def _finish(self, outcome: Outcome) -> None:
         if self._ended or self._executor.closed:

@@ -19,7 +19,7 @@ class Execution(Protocol):
         """Stop it now."""
         ...
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The run is not driven here any more: stop what belongs to this process, and report nothing."""
         ...
 

@@ -32,20 +32,24 @@ async def fold_run(log: RunLog, run_id: str, wanted: frozenset[str] | None) -> R
     return state
 
 
-async def restore(
-    log: RunLog,
-    run: RunIdentity,
-    graph: PlanGraph,
-    engine_attempt: int,
-    drain_timeout: float,
-    previous: Decider | None = None,
+async def restore_decider(
+    log: RunLog, run: RunIdentity, graph: PlanGraph, drain_timeout: float, previous: Decider | None = None
 ) -> tuple[Decider, int]:
     """Create a decider from the events in the log, and return it with the sequence number of the last event.
 
-    Values that the previous decider has fetched are reused.
+    It has the engine attempt of the previous decider, and reuses the values that it has fetched. Without a previous
+    decider it has the engine attempt of the last event.
     """
     state = await fold_run(log, run.run_id, graph.mentioned_steps)
-    decider = Decider(graph, state, run, engine_attempt, drain_timeout)
-    if previous is not None:
+    decider = Decider(graph, state, run, 1, drain_timeout)
+    if previous is None:
+        decider.engine_attempt = max(1, decider.execution.engine_attempt)
+    else:
+        decider.engine_attempt = previous.engine_attempt
         decider.values.cache = previous.values.cache
     return decider, state.summary.last_event_seq
+
+
+def begin_engine_attempt(decider: Decider) -> None:
+    """Raise the engine attempt: interrupted steps are executed again, and their events must show it."""
+    decider.engine_attempt = max(1, decider.execution.engine_attempt + 1)

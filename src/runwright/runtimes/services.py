@@ -24,7 +24,7 @@ from .background import BackgroundTasks
 from .plan_resolver import PlanResolver
 from .protocols import ExecutorProtocol, SubRunStarter
 from .settings import EngineSettings
-from .timers import LONGEST_SLEEP, Timers
+from .timers import MAX_SLEEP, Timers
 
 logger = logging.getLogger("runwright.runtimes")
 
@@ -66,7 +66,7 @@ class RunServices:
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self.background = BackgroundTasks()
-        longest = FOREVER if settings.alone else LONGEST_SLEEP
+        longest = FOREVER if settings.alone else MAX_SLEEP
         # Due times are read from the wall clock, durations from the monotonic clock, which is never set.
         self.wall_timers = Timers(self.clock.now, 1e-6, self._sleep, longest)
         self.monotonic_timers = Timers(self.clock.monotonic, 1.0, self._sleep, longest)

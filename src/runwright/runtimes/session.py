@@ -27,7 +27,7 @@ from .alerts import drain_timed_out, emergency_stop, invalid_transition
 from .commands import Execute
 from .event_ids import EventIdRegistry
 from .facts import Fact, StepEnded
-from .recovery import restore
+from .recovery import restore_decider
 from .services import RunServices
 
 logger = logging.getLogger("runwright.runtimes")
@@ -206,7 +206,7 @@ class RunSession:
                     return False
                 raise
             self._on_durable(part, execute)
-        self._prune_results_after(drafts)
+        self._delete_unneeded_results(drafts)
         return True
 
     async def _append_until_durable(self, events: list[PreparedEvent]) -> None:
@@ -256,11 +256,11 @@ class RunSession:
 
     async def _refold(self) -> None:
         """Fold the log again because another process wrote into the run; retry while the store is unavailable."""
-        attempt, drain_timeout = self.decider.engine_attempt, self.services.settings.drain_timeout
+        drain_timeout = self.services.settings.drain_timeout
         while True:
             self._check_lease()
             try:
-                restored = await restore(self.services.log, self.run, self.graph, attempt, drain_timeout, self.decider)
+                restored = await restore_decider(self.services.log, self.run, self.graph, drain_timeout, self.decider)
             except RunwrightError as error:
                 if error.code not in RETRYABLE_STORE_CODES:
                     raise
@@ -283,7 +283,7 @@ class RunSession:
             elif event.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (event.raw_payload or b""):
                 self.services.alert(emergency_stop(self.run, event))
 
-    def _prune_results_after(self, drafts: list[Draft]) -> None:
+    def _delete_unneeded_results(self, drafts: list[Draft]) -> None:
         """Delete results that these events make unneeded. They are in the log: no recovery needs the results."""
         unneeded = {prefix: None for event in drafts for prefix in self.decider.scheduler.unneeded_results(event)}
         for prefix in unneeded:

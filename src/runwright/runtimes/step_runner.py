@@ -271,7 +271,7 @@ class StepRunner:
 
     # The context of a step
 
-    def restored(self, path: str) -> Any:
+    def last_checkpoint(self, path: str) -> Any:
         """The last checkpoint of a step or task."""
         checkpoints = self._session.decider.execution.checkpoints
         if not checkpoints:
@@ -295,7 +295,7 @@ class StepRunner:
             step_id=path,
             attempt=attempt,
             engine_attempt=decider.engine_attempt,
-            restored=self.restored(path),
+            restored=self.last_checkpoint(path),
             write=output.write,
             end_output=output.close,
             save=partial(self._save_checkpoint, path, attempt, running.mask),
@@ -422,7 +422,7 @@ class StepRunner:
         self._is_closed = True
         for running in list(self._running.values()):
             if running.execution is not None:
-                running.execution.let_go()
+                running.execution.detach()
         self._running.clear()
 
     async def fetch(self) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-LONGEST_SLEEP = 1.0
+MAX_SLEEP = 1.0
 """Seconds. A wall clock may be set during a sleep, so it is read again at least this often."""
 
 
@@ -22,7 +22,7 @@ class Timers:
         now: Callable[[], float],
         unit: float,
         sleep: Callable[[float], asyncio.Future[None]],
-        longest: float = LONGEST_SLEEP,
+        longest: float = MAX_SLEEP,
     ) -> None:
         self._now = now
         self._unit = unit

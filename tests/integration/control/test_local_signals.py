@@ -24,13 +24,13 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """URLs of the stores for which an engine was built."""
     built: list[str] = []
-    build = bootstrap.engine_on
+    build = bootstrap.open_engine
 
     def counted(log: Any, url: str, *arguments: Any) -> Any:
         built.append(url)
         return build(log, url, *arguments)
 
-    monkeypatch.setattr(bootstrap, "engine_on", counted)
+    monkeypatch.setattr(bootstrap, "open_engine", counted)
     return built
 
 

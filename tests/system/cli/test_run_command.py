@@ -147,7 +147,7 @@ def test_killed_run_continues_from_its_log(project: Project) -> None:
     wait_until(lambda: project.lines_of("out.txt") == ["a", "b"])
     first.kill()
     first.communicate()
-    project.let_go()
+    project.continue_slow_step()
     text = project("run", "plan.yaml", "--run-id", "r1")
     assert text.startswith("Run r1 is RUNNING, at event 5.\n")
     assert "step a" not in text  # The first process printed its events.
@@ -180,7 +180,7 @@ def test_recover_continues_abandoned_runs_and_reports_if_none(project: Project) 
     processes[0].communicate()
     assert processes[1].returncode == 143
     assert "runwright run --run-id r2" in stopped_output
-    project.let_go()
+    project.continue_slow_step()
     output = project("recover")
     assert "run r1 completed" in output
     assert "run r2 completed" in output
@@ -195,7 +195,7 @@ def test_recover_does_not_wait_for_paused_runs(project: Project) -> None:
     process.kill()
     process.communicate()
     assert parsed(project("list", "--json"))[0]["substatus"] == "RECOVERING"
-    project.let_go()
+    project.continue_slow_step()
     output = project("recover")
     assert "is PAUSED and waits to be resumed" in output
     assert "runwright resume r1" in output
@@ -213,7 +213,7 @@ def test_second_process_watches_a_run_and_recovers_it(project: Project) -> None:
     first.kill()
     first.communicate()
     assert b"has recovered it" in second.stdout.readline()
-    project.let_go()
+    project.continue_slow_step()
     assert b"COMPLETED" in second.communicate(timeout=20)[0]
     assert b"COMPLETED" in watcher.communicate(timeout=20)[0]
     assert (second.returncode, watcher.returncode) == (0, 0)
@@ -237,7 +237,7 @@ def test_detach_returns_when_the_run_exists_and_has_a_driver(project: Project) -
     project("run", project.plan(HELLO, "other.yaml"), "--detach", "--run-id", "r1", exits=2)
     assert "PLAN_MISMATCH" in project.stderr
     follower = project.start("logs", "r1", "--follow")
-    project.let_go()
+    project.continue_slow_step()
     assert follower.communicate(timeout=20)[0] == b"b | b is done\n"
     assert project("run", "plan.yaml", "--detach", "--run-id", "r1").startswith("COMPLETED  slow")
     (output,) = (project.folder / ".runwright" / "logs" / "r1").glob("*.txt")

@@ -58,7 +58,7 @@ def test_a_second_ctrl_c_leaves_the_run_for_later(project: Project) -> None:
     assert terminal.end() == 130
     assert "[l]eave it" not in terminal.screen.text  # The prompt is erased, the progress view stays.
     assert project.snapshot("r1")["status"] == "RUNNING"
-    project.let_go()
+    project.continue_slow_step()
     assert "run r1 completed" in project("recover")
 
 
@@ -70,5 +70,5 @@ def test_ctrl_c_ends_watching_and_the_run_continues(project: Project) -> None:
     terminal.wait_for("● b ", "Ctrl-C ends watching")
     terminal.type("\x03")
     assert terminal.end() == 130
-    project.let_go()
+    project.continue_slow_step()
     assert driver.wait(20) == 0

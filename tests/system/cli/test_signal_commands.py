@@ -62,7 +62,7 @@ def test_run_in_another_process_is_paused_and_cancelled(project: Project) -> Non
     assert project("pause", "r1", "--reason", "coffee").startswith(
         "ACCEPTED PAUSE: no new steps start. The run is PAUSED."
     )
-    project.let_go()
+    project.continue_slow_step()
     wait_until(lambda: project.snapshot("r1").get("substatus") is None)
     assert project.lines_of("out.txt") == ["a", "b"]
     assert project("cancel", "@last") == "ACCEPTED CANCEL: the run has ended. The run is CANCELLED.\n"

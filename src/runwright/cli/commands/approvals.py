@@ -29,7 +29,7 @@ async def approve_command(
     payload: dict[str, Any] = {} if step is None else {"stepId": step}
     if fields:
         async with open_signal_sender(session) as sender:
-            run_id = (await sender.log.resolve(run)).identity.run_id
+            run_id = (await sender.log.resolve_run(run)).identity.run_id
             declared = _declared_fields(await sender.questions(run_id), step)
             payload["answer"] = _parse_fields(fields, declared)
     return await send_signal(session, run, "APPROVE", payload, reason)

@@ -34,7 +34,7 @@ async def _batches(source: str, event_format: str) -> AsyncIterator[list[InputLi
 async def export_command(session: Session, run: str) -> int:
     """Export the events of a run to standard output as JSON lines (RunEventRecord)."""
     async with session.open() as log:
-        row = await log.resolve(run)
+        row = await log.resolve_run(run)
         async for line in export_run(log, row.identity.run_id):
             sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()

@@ -99,7 +99,7 @@ def _list_row(document: dict[str, Any]) -> tuple[str, ...]:
 async def show_command(session: Session, run: str, at: str | None) -> int:
     """Show a run. RUN is an id, a unique prefix of an id, or @last."""
     async with session.open() as log:
-        row = await log.resolve(run)
+        row = await log.resolve_run(run)
         point: int | str | None = at
         if at is not None and at.isascii() and at.isdecimal():
             point = int(at)
@@ -224,7 +224,7 @@ async def _select_events(
                 ErrorCode.INVALID_ARGUMENT, "RUN is required, or --type and --since for events of all runs."
             )
         return _search(log, names, from_micros(parse_time(since, log.clock.now())))
-    run_id = (await log.resolve(run)).identity.run_id
+    run_id = (await log.resolve_run(run)).identity.run_id
     if names is None and entity is None and since is None:
         return log.follow(run_id, after) if follow else log.events(run_id, after)
     if follow or since is not None:
@@ -296,7 +296,7 @@ def _payload_summary(record: RunEventRecord) -> str:
 async def alerts_command(session: Session, run: str | None) -> int:
     """List alerts of one run or of all runs, oldest first."""
     async with session.open() as log:
-        run_id = None if run is None else (await log.resolve(run)).identity.run_id
+        run_id = None if run is None else (await log.resolve_run(run)).identity.run_id
         alerts = await log.alerts(run_id)
     if session.as_json:
         session.print_json(alerts)

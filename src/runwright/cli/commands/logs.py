@@ -39,7 +39,7 @@ async def logs_command(session: Session, run: str, step: str | None, follow: boo
     """
     writer = StdoutWriter()
     async with open_reader(session) as (log, logs):
-        run_id = (await log.resolve(run)).identity.run_id
+        run_id = (await log.resolve_run(run)).identity.run_id
         if step is not None:
             await _check_step(log, run_id, step)
         batches = _follow(log, logs, run_id, step, attempt) if follow else _read(logs, run_id, step, attempt)

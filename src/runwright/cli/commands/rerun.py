@@ -30,7 +30,7 @@ async def rerun_command(session: Session, run: str, from_step: str | None, force
     The new run refers to the old one, which does not change. A playbook starts from the beginning.
     """
     async with open_run_operations(session) as operations:
-        row = await operations.log.resolve(run)
+        row = await operations.log.resolve_run(run)
         origin = row.identity.run_id
         new_run_id = await operations.rerun(origin, from_step=from_step, force=force, new_id=run_id)
         if not session.as_json:

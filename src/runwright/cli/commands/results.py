@@ -24,7 +24,7 @@ async def _get(session: Session, run: str, ref: str | None) -> int:
     REF selects the result of a step, or of a task by its address (noetl://execution/...).
     """
     async with open_run_operations(session) as operations:
-        run_id = (await operations.log.resolve(run)).identity.run_id
+        run_id = (await operations.log.resolve_run(run)).identity.run_id
         value = await (operations.run_result(run_id) if ref is None else operations.result(run_id, ref))
     session.print_json(value)
     return EXIT_OK

@@ -77,7 +77,7 @@ async def run_command(
 async def watch_command(session: Session, run: str) -> int:
     """Watch a run until it ends, without driving it. Exits with 0 if it completed, otherwise with 1."""
     async with open_reader(session) as (log, step_logs):
-        row = await log.resolve(run)
+        row = await log.resolve_run(run)
         return await RunAttachment(session, log, step_logs, row.identity.run_id).run()
 
 
@@ -115,7 +115,7 @@ async def _continue_run(
     if run_id is None or pairs:
         raise click.UsageError("Missing PLAN: runwright run PLAN. (`runwright init` writes a starter plan.)")
     async with session.open() as log:
-        before = await log.resolve(run_id)
+        before = await log.resolve_run(run_id)
     run_id = before.identity.run_id
     tenant = before.identity.tenant_id
     if detach and session.server is None:

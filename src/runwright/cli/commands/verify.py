@@ -59,7 +59,7 @@ async def verify_command(
         differences = [] if anchor_file is None else await _compare_anchor(session, log, anchor_file, key_file)
         is_named = run is not None and any(finding.run_id == run for finding in differences)
         is_deleted = run is not None and is_named and await _is_deleted(log, run)
-        run_id = run if is_deleted or run is None else (await log.resolve(run)).identity.run_id
+        run_id = run if is_deleted or run is None else (await log.resolve_run(run)).identity.run_id
         findings += [finding for finding in differences if run_id in (None, finding.run_id)]
         if is_deleted:
             return _show_findings(session, findings, {"runs": 0, "events": 0}, anchor_file)

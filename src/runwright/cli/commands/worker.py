@@ -12,7 +12,7 @@ import click
 from runwright.cli.session import EXIT_OK, Session, command
 from runwright.config.settings import settings_table
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.control.bootstrap import tools_here
+from runwright.control.bootstrap import installed_tools
 from runwright.plans.durations import InvalidDuration, parse_duration
 from runwright.tools.secrets import create_provider
 
@@ -66,7 +66,7 @@ async def worker_command(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     provider = create_provider(settings_table("secrets"))
-    worker = Worker(transport, worker_name, tools_here(), provider, queues=queues or ("default",), slots=slots)
+    worker = Worker(transport, worker_name, installed_tools(), provider, queues=queues or ("default",), slots=slots)
     click.echo(f"Worker {worker_name} claims steps from {', '.join(servers)}", err=session.as_json)
     try:
         await worker.run(stop, drain_timeout)

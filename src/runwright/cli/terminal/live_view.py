@@ -111,7 +111,7 @@ class LiveView:
     def on_suspend(self) -> None:
         """Return the terminal to the shell before the process is stopped."""
         self._keyboard.restore()
-        self._screen.detach()
+        self._screen.release()
 
     def on_continue(self) -> None:
         self._keyboard.acquire()  # Has no effect if the process continues in the background.
@@ -120,7 +120,7 @@ class LiveView:
 
     async def _paint(self) -> None:
         if not is_foreground():  # Continued in the background: the terminal belongs to the shell.
-            self._screen.detach()
+            self._screen.release()
             return
         self._keyboard.acquire()
         async with self._painting:

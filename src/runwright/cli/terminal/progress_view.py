@@ -146,7 +146,7 @@ class ProgressView:
 class StepRows:
     """Rows of steps in aligned columns: glyph, name, kind, time, details.
 
-    The columns are as wide as the widest visible cell, up to a share of the screen.
+    The columns are as wide as the widest visible step_state, up to a share of the screen.
     """
 
     def __init__(self, view: RunView, glyphs: Glyphs, width: int, rows: Sequence[GraphRow]) -> None:

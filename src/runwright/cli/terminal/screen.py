@@ -64,7 +64,7 @@ class Screen:
         self._write(f"{BEGIN}{to_top}{CLEAR_BELOW}{text}\n{repainted}{END}")
         self._painted = lines
 
-    def detach(self) -> None:
+    def release(self) -> None:
         """Leave the painted lines as they are; the next lines are painted below them."""
         self._painted = []
 

@@ -34,7 +34,7 @@ class PlaybookStep(msgspec.Struct):
     admit_mentions: Mentions
     queue: str | None  # the task queue of its first task, with which a visit or an iteration starts
     inherited_secrets: frozenset[str] = frozenset()  # names under which its tasks find secret references
-    barrier_sources: frozenset[str] = frozenset()  # steps from which a token can still reach its barrier
+    join_upstream: frozenset[str] = frozenset()  # steps from which a token can still reach its barrier
 
     @property
     def names(self) -> frozenset[str]:
@@ -83,7 +83,7 @@ class PlaybookGraph:
             sources[target].append(source)
         for name, step in self.steps.items():
             if len(sources[name]) > 1 and step.route.join is Join.BARRIER:
-                step.barrier_sources = _ancestors(name, sources)
+                step.join_upstream = _ancestors(name, sources)
 
 
 def _is_secrets(*tasks: Task) -> bool:

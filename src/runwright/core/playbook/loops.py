@@ -32,7 +32,7 @@ from runwright.core.scheduling.value_refs import inline_or_ref
 
 from .context import PlaybookContext
 
-MOST_IN_FLIGHT = 10_000
+MAX_IN_FLIGHT = 10_000
 
 
 class LoopEnd(msgspec.Struct):
@@ -69,8 +69,8 @@ def _limit(max_in_flight: int | str, scope: dict[str, Any]) -> int:
     value = evaluate(max_in_flight, scope) if isinstance(max_in_flight, str) else max_in_flight
     is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10  # parameters of the command line
     number = int(value) if is_text or is_integer(value) else 0
-    if not 1 <= number <= MOST_IN_FLIGHT:
-        message = f"`max_in_flight` must be a whole number from 1 to {MOST_IN_FLIGHT:,}."
+    if not 1 <= number <= MAX_IN_FLIGHT:
+        message = f"`max_in_flight` must be a whole number from 1 to {MAX_IN_FLIGHT:,}."
         raise RunwrightError(ErrorCode.EXPRESSION_ERROR, message)
     return number
 

@@ -17,7 +17,7 @@ from runwright.core.scheduling.scheduler import AttemptEnd
 
 from .context import PlaybookContext
 
-LARGEST_HELPER = 32 * 1024  # bytes
+MAX_HELPER_SIZE = 32 * 1024  # bytes
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def _helper(part: Any) -> dict[str, Any] | None:
         return None
     facts = cast("dict[str, Any]", part)
     body = msgspec.json.encode(facts)
-    if len(body) > LARGEST_HELPER:
+    if len(body) > MAX_HELPER_SIZE:
         facts = {name: value for name, value in facts.items() if isinstance(value, int | bool)}
     return None if value_problem(body) is not None else facts
 

@@ -21,8 +21,8 @@ from .event_values import check_event_value
 from .outcome import error_of
 from .scope import as_output
 
-LONGEST_DELAY = 7 * 24 * 3600.0  # seconds
-MOST_ATTEMPTS = 10_000
+MAX_DELAY = 7 * 24 * 3600.0  # seconds
+MAX_ATTEMPTS = 10_000
 
 _GROWTH = {RetrySpacing.LINEAR: Growth.LINEAR, RetrySpacing.EXPONENTIAL: Growth.EXPONENTIAL}
 
@@ -128,8 +128,8 @@ def _retry(
     scope: dict[str, Any],
     decision: PolicyDecision,
 ) -> None:
-    attempts = int(_number(rule.attempts, scope, "attempts", 1, MOST_ATTEMPTS))
-    initial = _number(rule.delay, scope, "delay", 0, LONGEST_DELAY)
+    attempts = int(_number(rule.attempts, scope, "attempts", 1, MAX_ATTEMPTS))
+    initial = _number(rule.delay, scope, "delay", 0, MAX_DELAY)
     decision.action |= {"attempts": attempts, "backoff": rule.backoff, "delay": initial}
     if pipeline.attempt >= attempts:
         decision.do = PolicyAction.FAIL
@@ -138,8 +138,8 @@ def _retry(
     assert pipeline.pending_outcome is not None
     error: dict[str, Any] = pipeline.pending_outcome.details.get("error") or {}
     growth = _GROWTH.get(rule.backoff, Growth.CONSTANT)
-    backoff = backoff_delay(initial, growth, pipeline.attempt, LONGEST_DELAY)
-    delay = max(backoff, valid_retry_after(error.get("retry_after"), LONGEST_DELAY))
+    backoff = backoff_delay(initial, growth, pipeline.attempt, MAX_DELAY)
+    delay = max(backoff, valid_retry_after(error.get("retry_after"), MAX_DELAY))
     decision.due = playbook.run.now + int(delay * 1e6)
 
 

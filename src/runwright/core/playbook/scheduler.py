@@ -20,10 +20,10 @@ from runwright.core.fold.playbook_state import PipelineState, StepVisit, pipelin
 from runwright.core.graph.node import Node
 from runwright.core.graph.playbook_graph import PlaybookGraph, PlaybookStep
 from runwright.core.scheduling.capacity import Capacity
-from runwright.core.scheduling.completion import completed_payload, failed_payload
 from runwright.core.scheduling.context import SchedulingContext
 from runwright.core.scheduling.drafts import Draft
 from runwright.core.scheduling.result_refs import key_prefix
+from runwright.core.scheduling.run_end import completed_payload, failed_payload
 from runwright.core.scheduling.scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from runwright.core.scheduling.steps import fail_running_steps
 from runwright.core.scheduling.stored_values import MissingValues

@@ -30,18 +30,16 @@ class TokenAdmission:
         active = {*state.tokens, *(path.partition("@")[0] for path in state.visits)}
         for name in sorted(state.tokens, key=graph.positions.__getitem__):
             step = graph.steps[name]
-            while (tokens := state.tokens.get(name)) and self._may_start(name, step, active):
-                admitted = (
-                    list(tokens) if step.barrier_sources else tokens[:1]
-                )  # without a barrier each token is a visit
+            while (tokens := state.tokens.get(name)) and self._can_admit(name, step, active):
+                admitted = list(tokens) if step.join_upstream else tokens[:1]  # without a barrier each token is a visit
                 if not self.admit(step, name, admitted):
                     break
                 self._playbook.run.mark_append_boundary()
 
-    def _may_start(self, name: str, step: PlaybookStep, active: set[str]) -> bool:
+    def _can_admit(self, name: str, step: PlaybookStep, active: set[str]) -> bool:
         if name == self._playbook.graph.playbook.final_step or self.is_denied(name):
             return False
-        return not step.barrier_sources & active
+        return not step.join_upstream & active
 
     def is_denied(self, name: str) -> bool:
         """Whether all tokens of a step were denied, and `ctx` has not changed since."""

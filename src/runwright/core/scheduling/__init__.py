@@ -7,7 +7,7 @@ readiness.py       which steps of a plan can start          foreach.py        fo
 worker_steps.py    steps that workers claim                 steps.py          step events emitted in several places
 approvals.py       approvals and external events            signals.py        signals and deadlines of a run
 loops.py           what foreach and playbook loops share    retry.py          retry delay
-timers.py          due times                                completion.py     the end of a run
+timers.py          due times                                run_end.py        payloads of the end of a run
 capacity.py        free slots                               drafts.py         draft events
 scope.py           expression scope of a plan               stored_values.py  values held by reference
 value_refs.py      inline or by reference                   result_refs.py    where task results are stored

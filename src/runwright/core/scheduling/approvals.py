@@ -37,12 +37,12 @@ def close_approval(context: SchedulingContext, path: str, reason: str) -> None:
 def fail_waiting_steps(context: SchedulingContext) -> None:
     """Fail every step that only waits for input, because the run has failed."""
     for path in list(context.execution.pending_inputs):
-        cell = context.state.steps.get(path)
-        if cell is None or cell.status is not StepStatus.RUNNING:
+        step_state = context.state.steps.get(path)
+        if step_state is None or step_state.status is not StepStatus.RUNNING:
             continue
         close_approval(context, path, "The run failed.")
-        failed = payloads.StepFailed(RUN_FAILED, context.ms_since(cell.started_at))
-        context.emit("StepFailed", path, cell.attempt, failed)
+        failed = payloads.StepFailed(RUN_FAILED, context.ms_since(step_state.started_at))
+        context.emit("StepFailed", path, step_state.attempt, failed)
 
 
 def find_approval(context: SchedulingContext, signal: Signal) -> str | None:
@@ -62,10 +62,10 @@ def approve(context: SchedulingContext, signal: Signal) -> str:
     attempt, answer = context.execution.pending_inputs[path].attempt, (signal.payload or {}).get("answer")
     granted = payloads.Approval(by=signal.actor_id, answer=answer, reason=signal.reason, signal_id=signal.signal_id)
     context.emit("ApprovalGranted", path, attempt, granted)
-    cell = context.state.steps.get(path)
-    if cell is not None and cell.status is StepStatus.RUNNING:
+    step_state = context.state.steps.get(path)
+    if step_state is not None and step_state.status is StepStatus.RUNNING:
         result: dict[str, Any] = {"approvedBy": signal.actor_id, "reason": signal.reason, "answer": answer or {}}
-        ended = payloads.StepCompleted(result=result, duration_ms=context.ms_since(cell.started_at))
+        ended = payloads.StepCompleted(result=result, duration_ms=context.ms_since(step_state.started_at))
         context.emit("StepCompleted", path, attempt, ended)
     return "APPROVED"
 
@@ -78,8 +78,8 @@ def deny(context: SchedulingContext, signal: Signal) -> str:
     attempt = context.execution.pending_inputs[path].attempt
     denied = payloads.Approval(by=signal.actor_id, reason=signal.reason, signal_id=signal.signal_id)
     context.emit("ApprovalDenied", path, attempt, denied)
-    cell = context.state.steps.get(path)
-    if cell is None or cell.attempt < attempt:
+    step_state = context.state.steps.get(path)
+    if step_state is None or step_state.attempt < attempt:
         context.emit("StepStarted", path, attempt)
     message = f"{signal.actor_id} denied it" + (f": {signal.reason}" if signal.reason else ".")
     error = ErrorInfo("APPROVAL_DENIED", message, retryable=False, category="operator")

@@ -18,12 +18,12 @@ from runwright.core.graph.node import Node
 
 from .approvals import INPUT_TIMED_OUT, close_approval, fail_waiting_steps, has_approval
 from .capacity import Capacity
-from .completion import completed_payload, failed_payload
 from .context import SchedulingContext
 from .drafts import Draft
 from .foreach import ForeachLoops
 from .readiness import Readiness
 from .retry import may_retry
+from .run_end import completed_payload, failed_payload
 from .scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from .scope import PlanScope
 from .steps import fail_running_steps, schedule_retry
@@ -104,24 +104,24 @@ class DagScheduler:
         while self._touched:
             touched, self._touched = self._touched, {}
             for index in touched:
-                cell = self.readiness.cell(index)
-                if cell is None:
+                step_state = self.readiness.step_state(index)
+                if step_state is None:
                     continue
-                if cell.status is StepStatus.RUNNING:
+                if step_state.status is StepStatus.RUNNING:
                     self.readiness.on_started(index)
                     continue
                 self._loops.on_ended(index)
-                if cell.status is StepStatus.FAILED:
-                    self._on_step_failed(index, cell)
+                if step_state.status is StepStatus.FAILED:
+                    self._on_step_failed(index, step_state)
                 else:
                     self.readiness.on_ended(index)
 
-    def _on_step_failed(self, index: int, cell: StepState) -> None:
+    def _on_step_failed(self, index: int, step_state: StepState) -> None:
         step, execution = self._graph.nodes[index].step, self._context.execution
         if step.step_id in execution.retry_at or step.step_id in execution.unclaimed_attempts:
             self.readiness.clear_failure(index)
-        elif step.foreach is None and may_retry(cell.error, cell.attempt, step.retry):
-            schedule_retry(self._context, step.step_id, cell.attempt, step.retry, cell.error)
+        elif step.foreach is None and may_retry(step_state.error, step_state.attempt, step.retry):
+            schedule_retry(self._context, step.step_id, step_state.attempt, step.retry, step_state.error)
         else:
             self.readiness.on_failed(index)
 
@@ -131,17 +131,17 @@ class DagScheduler:
             if path not in self._graph.index:
                 self._loops.end_wait(path)
                 continue
-            cell = context.state.steps.get(path)
-            if cell is None or cell.status is not StepStatus.RUNNING:
+            step_state = context.state.steps.get(path)
+            if step_state is None or step_state.status is not StepStatus.RUNNING:
                 continue
-            duration_ms = context.ms_since(cell.started_at)
+            duration_ms = context.ms_since(step_state.started_at)
             if path in context.execution.pending_inputs:
                 close_approval(context, path, "The approval was not answered in time.")
-                context.emit("StepFailed", path, cell.attempt, payloads.StepFailed(INPUT_TIMED_OUT, duration_ms))
+                context.emit("StepFailed", path, step_state.attempt, payloads.StepFailed(INPUT_TIMED_OUT, duration_ms))
             elif path in context.execution.fails_when_due:
-                context.emit("StepFailed", path, cell.attempt, payloads.StepFailed(WAIT_TIMED_OUT, duration_ms))
+                context.emit("StepFailed", path, step_state.attempt, payloads.StepFailed(WAIT_TIMED_OUT, duration_ms))
             else:
-                context.emit("StepCompleted", path, cell.attempt, payloads.StepCompleted(duration_ms=duration_ms))
+                context.emit("StepCompleted", path, step_state.attempt, payloads.StepCompleted(duration_ms=duration_ms))
 
     def _start_retries(self, capacity: Capacity) -> None:
         delayed: list[str] = []
@@ -227,7 +227,7 @@ class DagScheduler:
             return
         duration_ms = context.ms_since(context.state.summary.started_at)
         if not readiness.open and not readiness.failed and not execution.retry_at:
-            artifacts = [artifact for cell in context.state.steps.values() for artifact in cell.artifacts]
+            artifacts = [artifact for step_state in context.state.steps.values() for artifact in step_state.artifacts]
             self.end_run("RunCompleted", completed_payload(artifacts, duration_ms))
             return
         if not readiness.failed or self._graph.plan.on_failure is OnFailure.WAIT:
@@ -271,9 +271,9 @@ class DagScheduler:
     # Attempts
 
     def is_running(self, path: str, attempt: int) -> bool:
-        cell = self._context.state.steps.get(path)
-        if cell is not None:
-            return (cell.attempt, cell.status) == (attempt, StepStatus.RUNNING)
+        step_state = self._context.state.steps.get(path)
+        if step_state is not None:
+            return (step_state.attempt, step_state.status) == (attempt, StepStatus.RUNNING)
         parsed = parse_path(path)
         loop = None if parsed is None else self._context.execution.loops.get(parsed.step)
         if parsed is None or loop is None or not parsed.indexes or loop.attempt != parsed.attempt:
@@ -283,13 +283,13 @@ class DagScheduler:
     def running_attempts(self) -> list[RunningAttempt]:
         execution = self._context.execution
         found: list[RunningAttempt] = []
-        for step_id, cell in self._context.state.steps.items():
+        for step_id, step_state in self._context.state.steps.items():
             node = self._graph.node(step_id)
-            if cell.status is not StepStatus.RUNNING or node is None:
+            if step_state.status is not StepStatus.RUNNING or node is None:
                 continue
             loop = execution.loops.get(step_id)
             if node.step.foreach is None:
-                found.append(RunningAttempt(step_id, cell.attempt))
+                found.append(RunningAttempt(step_id, step_state.attempt))
             elif loop is not None:
                 for index in loop.running_since:
                     path = str(EntityPath(step_id, attempt=loop.attempt, indexes=(index,)))

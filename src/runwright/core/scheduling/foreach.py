@@ -35,9 +35,9 @@ class ForeachLoops:
         self._running: dict[int, None] = {}
         self._due: deque[str] = deque()  # iterations whose retry is due
         self._failed: list[Draft] = []  # failed iterations whose retry policy was not applied yet
-        for step_id, cell in context.state.steps.items():
+        for step_id, step_state in context.state.steps.items():
             index = context.graph.index.get(step_id)
-            if index is not None and cell.status is StepStatus.RUNNING and step_id in context.execution.loops:
+            if index is not None and step_state.status is StepStatus.RUNNING and step_id in context.execution.loops:
                 self._running[index] = None
 
     def start(self, node: Node, attempt: int, started: payloads.StepStarted | None) -> None:
@@ -169,13 +169,15 @@ class ForeachLoops:
         if loop.running_since or (loop.done < loop.total and not loop.failed):
             return
         self._emit_done(node, loop, step_failed=loop.failed > 0)
-        cell = context.state.steps[step_id]
-        duration_ms = context.ms_since(cell.started_at)
+        step_state = context.state.steps[step_id]
+        duration_ms = context.ms_since(step_state.started_at)
         if loop.failed:
-            context.emit("StepFailed", step_id, cell.attempt, payloads.StepFailed(loop_error(loop), duration_ms))
+            context.emit("StepFailed", step_id, step_state.attempt, payloads.StepFailed(loop_error(loop), duration_ms))
             return
         field, value = inline_or_ref("result", collect_results(loop), context.pending_values)
-        context.emit("StepCompleted", step_id, cell.attempt, {field: msgspec.Raw(value), "durationMs": duration_ms})
+        context.emit(
+            "StepCompleted", step_id, step_state.attempt, {field: msgspec.Raw(value), "durationMs": duration_ms}
+        )
 
     def _emit_done(self, node: Node, loop: LoopState, *, step_failed: bool) -> None:
         counts = payloads.LoopCounts(loop.total, loop.done, loop.failed, step_failed=step_failed)

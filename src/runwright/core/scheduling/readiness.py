@@ -67,8 +67,8 @@ class Readiness:
         self._advance_turn()
 
     def _was_not_run(self, index: int) -> bool:
-        cell = self.cell(index)
-        return cell is not None and cell.status is StepStatus.SKIPPED and cell.reason_code in NOT_RUN
+        step_state = self.step_state(index)
+        return step_state is not None and step_state.status is StepStatus.SKIPPED and step_state.reason_code in NOT_RUN
 
     def on_failed(self, index: int) -> None:
         self.failed[index] = None
@@ -134,9 +134,9 @@ class Readiness:
         return any(self._can_start(index) for heap in self._ready.values() for index in heap)
 
     def is_pending(self, index: int) -> bool:
-        return not self._ended[index] and self.cell(index) is None
+        return not self._ended[index] and self.step_state(index) is None
 
-    def cell(self, index: int) -> StepState | None:
+    def step_state(self, index: int) -> StepState | None:
         return self._state.steps.get(self._graph.nodes[index].step.step_id)
 
     def depends_on_failure(self) -> set[int]:

@@ -18,7 +18,7 @@ from .value_refs import INLINE_LIMIT
 
 PREVIEW = 1024  # bytes
 MANIFEST_INLINE = 1024  # bytes: the parts of a manifest stay in memory until the pipeline ends
-MOST_EXTRACTED = 16 * 1024  # bytes
+MAX_EXTRACTED = 16 * 1024  # bytes
 
 _MOST_HEX = 64  # bytes of a name that is spelled out; file systems take 255 characters of one, buckets 1024 in all
 _LONG = "~"
@@ -168,10 +168,10 @@ def _extracted(keeping: ResultPolicy, body: bytes) -> dict[str, Any]:
     value = msgspec.json.decode(body)
     extracted = {each.name: value_at_path(value, each.path) for each in keeping.select}
     size = len(msgspec.json.encode(extracted))
-    if size > MOST_EXTRACTED:
+    if size > MAX_EXTRACTED:
         raise RunwrightError(
             ErrorCode.RESULT_NOT_STORABLE,
-            f"The fields of `select` have {size:,} bytes; the limit is {MOST_EXTRACTED:,}. Select smaller fields.",
+            f"The fields of `select` have {size:,} bytes; the limit is {MAX_EXTRACTED:,}. Select smaller fields.",
         )
     return extracted
 

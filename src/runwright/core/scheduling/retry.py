@@ -9,7 +9,7 @@ from typing import Any
 from runwright.contract.plan import Backoff, Retry
 from runwright.contract.refs import ErrorInfo
 
-LONGEST_RETRY_AFTER = 24 * 3600.0
+MAX_RETRY_AFTER = 24 * 3600.0
 """Seconds. A longer `retryAfter` of a plan's step is ignored."""
 
 _MOST_DOUBLINGS = 64
@@ -34,7 +34,7 @@ def step_retry_delay(policy: Retry, run_id: str, path: str, attempt: int, error:
     if policy.jitter:
         seconds *= _jitter(f"{run_id}|{path}|{attempt}")
     retry_after = ((error.facts if error is not None else None) or {}).get("retryAfter")
-    return max(seconds, valid_retry_after(retry_after, LONGEST_RETRY_AFTER))
+    return max(seconds, valid_retry_after(retry_after, MAX_RETRY_AFTER))
 
 
 def backoff_delay(initial: float, growth: Growth, attempt: int, longest: float) -> float:

@@ -44,8 +44,8 @@ class PlanScope:
         names: Iterable[str] = self._execution.results if mentions is None else mentions
         steps: dict[str, Any] = {}
         for name in names:
-            cell = self._state.steps.get(name)
-            status = StepStatus.PENDING if cell is None else cell.status
+            step_state = self._state.steps.get(name)
+            status = StepStatus.PENDING if step_state is None else step_state.status
             stored = self._execution.results.get(name)
             value = None if stored is None else self._values.load(stored)
             node = self._graph.node(name)

@@ -14,8 +14,8 @@ from runwright.contract.transitions import RunStatus, StepStatus
 from runwright.core.fold.state import inflight_count
 
 from .approvals import approve, close_approval, deliver_event, deny
-from .completion import failed_payload
 from .context import SchedulingContext
+from .run_end import failed_payload
 from .scheduler import Scheduler
 
 Signal = payloads.SignalDecided
@@ -147,16 +147,16 @@ def _resume(target: SignalTarget, path: str, signal: Signal) -> None:
 def _retry_step(target: SignalTarget, path: str, signal: Signal) -> None:
     context, payload = target.context, signal.payload or {}
     step_id = str(payload.get("stepId"))
-    cell = context.state.steps.get(step_id)
-    if cell is None or cell.status is StepStatus.RUNNING:
+    step_state = context.state.steps.get(step_id)
+    if step_state is None or step_state.status is StepStatus.RUNNING:
         target.processed(path, signal, "STEP_NOT_TERMINAL")
         return
-    if cell.status is not StepStatus.FAILED and not payload.get("force"):
+    if step_state.status is not StepStatus.FAILED and not payload.get("force"):
         target.processed(path, signal, "STEP_TERMINAL")
         return
     if step_id not in context.execution.retry_at:
-        retry = payloads.StepRetryScheduled(from_micros(context.now), cell.attempt + 1, signal.signal_id)
-        context.emit("StepRetryScheduled", step_id, cell.attempt, retry)
+        retry = payloads.StepRetryScheduled(from_micros(context.now), step_state.attempt + 1, signal.signal_id)
+        context.emit("StepRetryScheduled", step_id, step_state.attempt, retry)
     target.processed(path, signal, "RETRYING")  # folding this brings a retry forward that the policy had delayed
     target.scheduler.requeue_retry(step_id)
 
@@ -164,14 +164,14 @@ def _retry_step(target: SignalTarget, path: str, signal: Signal) -> None:
 def _skip_step(target: SignalTarget, path: str, signal: Signal) -> None:
     context, payload = target.context, signal.payload or {}
     step_id = str(payload.get("stepId"))
-    cell = context.state.steps.get(step_id)
-    if cell is not None and cell.status is not StepStatus.FAILED:
-        target.processed(path, signal, _not_changeable(cell.status))
+    step_state = context.state.steps.get(step_id)
+    if step_state is not None and step_state.status is not StepStatus.FAILED:
+        target.processed(path, signal, _not_changeable(step_state.status))
         return
     close_approval(context, step_id, "The step was skipped.")
     reason = signal.reason or payload.get("reason")
     skipped = payloads.StepSkipped("OPERATOR_SKIP", reason or "Skipped by an operator.", signal.signal_id)
-    context.emit("StepSkipped", step_id, 1 if cell is None else cell.attempt + 1, skipped)
+    context.emit("StepSkipped", step_id, 1 if step_state is None else step_state.attempt + 1, skipped)
     target.processed(path, signal, "SKIPPED")
 
 
@@ -191,9 +191,9 @@ def _update_params(target: SignalTarget, path: str, signal: Signal) -> None:
 def _override(target: SignalTarget, path: str, signal: Signal) -> None:
     context, payload = target.context, signal.payload or {}
     step_id = str(payload.get("stepId"))
-    cell = context.state.steps.get(step_id)
-    if cell is not None and cell.status is not StepStatus.FAILED:
-        target.processed(path, signal, _not_changeable(cell.status))
+    step_state = context.state.steps.get(step_id)
+    if step_state is not None and step_state.status is not StepStatus.FAILED:
+        target.processed(path, signal, _not_changeable(step_state.status))
         return
     ordinal = context.execution.override_counts.get(step_id, 0) + 1
     context.emit("StepOverridden", step_id, ordinal, payloads.StepChanged(signal.signal_id, payload.get("override")))

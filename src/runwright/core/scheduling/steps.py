@@ -25,13 +25,13 @@ def schedule_retry(
 def fail_running_steps(context: SchedulingContext, error: ErrorInfo) -> None:
     """Fail every running step and iteration, because the run ends: nothing stays open after its end."""
     for step_id in list(context.state.steps):
-        cell = context.state.steps[step_id]
-        if cell.status is not StepStatus.RUNNING:
+        step_state = context.state.steps[step_id]
+        if step_state.status is not StepStatus.RUNNING:
             continue
         if (loop := context.execution.loops.get(step_id)) is not None:
             _fail_iterations(context, step_id, loop, error)
-        failed = payloads.StepFailed(error, context.ms_since(cell.started_at))
-        context.emit("StepFailed", step_id, cell.attempt, failed)
+        failed = payloads.StepFailed(error, context.ms_since(step_state.started_at))
+        context.emit("StepFailed", step_id, step_state.attempt, failed)
 
 
 def _fail_iterations(context: SchedulingContext, step_id: str, loop: LoopState, error: ErrorInfo) -> None:

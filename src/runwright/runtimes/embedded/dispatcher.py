@@ -35,7 +35,7 @@ DEFAULT_QUEUE = "default"
 POLL = 0.5
 """Seconds between two polls of the task queue without a notification."""
 SWEEP_EVERY = 60.0  # seconds
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 """Workers that may be lost during one attempt: the step itself may be the cause."""
 KILL_TIME = 5.0  # seconds
 
@@ -67,7 +67,7 @@ class DrivenRun(Protocol):
     def report(self, fact: Fact) -> None: ...
     def is_running(self, path: str, attempt: int) -> bool: ...
     def is_offered(self, path: str, attempt: int) -> bool: ...
-    def restored(self, path: str) -> Any: ...
+    def last_checkpoint(self, path: str) -> Any: ...
     def next_engine_attempt(self) -> int: ...
 
 
@@ -99,7 +99,7 @@ class RemoteExecution:
     def is_stopping(self) -> bool:
         return self._stop > 0
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The worker continues; the process that drives the run next receives its outcome."""
         self.ended = True
         self._dispatcher.forget(self)
@@ -212,7 +212,7 @@ class Dispatcher:
         execution.task = msgspec.structs.replace(task, state="STARTED")
         assignment, run = execution.assignment, self._find_run(task.run_id)
         if run is not None:  # an earlier worker may have saved a checkpoint
-            assignment = msgspec.structs.replace(assignment, restored=run.restored(assignment.path))
+            assignment = msgspec.structs.replace(assignment, restored=run.last_checkpoint(assignment.path))
         if not await self._queue.start(task, assignment):
             execution.task = msgspec.structs.replace(task, state="OFFERED")  # that worker is gone; another claims it
 
@@ -333,7 +333,7 @@ class Dispatcher:
         if execution.is_stopping:
             execution.finish(CANCELLED)
             return
-        if task.losses + 1 >= MOST_LOSSES:
+        if task.losses + 1 >= MAX_LOSSES:
             message = f"{task.losses + 1} workers were lost during this attempt; the last was {task.worker}."
             self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, hold=True, lost=True))
             execution.finish(Outcome(error=ErrorInfo("WORKER_LOST", message, retryable=True, category="system")))

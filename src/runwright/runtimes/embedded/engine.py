@@ -23,7 +23,7 @@ from runwright.log.run_log import RunLog
 from runwright.runtimes.alerts import engine_failed
 from runwright.runtimes.background import cancel_all, log_failure
 from runwright.runtimes.commands import commands_of
-from runwright.runtimes.recovery import restore
+from runwright.runtimes.recovery import begin_engine_attempt, restore_decider
 from runwright.runtimes.results import prune_periodically, prune_results
 from runwright.runtimes.services import FOREVER, RunServices
 from runwright.runtimes.session import RunSession
@@ -94,7 +94,7 @@ class Engine:
             loops += [self.keeper.renew_loop(), self.supervisor.watch_signals(), self.supervisor.claim_watched()]
         if settings.recover:
             loops += [
-                self.supervisor.rescue_loop(),
+                self.supervisor.recovery_loop(),
                 prune_periodically(services.log, services.results.tiers, services.clock),
             ]
         if self.dispatcher is not None:
@@ -236,19 +236,20 @@ class Engine:
             if row.status in ENDED:
                 self._on_ended(run_id)
                 return False
-            return await self._restore_and_drive(row.identity)
+            return await self._recover_and_drive(row.identity)
         finally:
             self._loading.pop(run_id, None)
 
-    async def _restore_and_drive(self, run: RunIdentity) -> bool:
+    async def _recover_and_drive(self, run: RunIdentity) -> bool:
         run_id, services = run.run_id, self.services
         graph, started = await services.run_plans.to_drive(run, services.provider)
-        decider, seq = await restore(self.log, run, graph, 1, services.settings.drain_timeout)
+        decider, seq = await restore_decider(self.log, run, graph, services.settings.drain_timeout)
         decider.set_time(self.clock.now())
         interrupted = commands_of(decider).execute
         if started.code is not None and run_id not in self._known:
             services.spawn(services.run_plans.compare_code(run_id, started.code))
-        decider.engine_attempt = max(1, decider.execution.engine_attempt + bool(interrupted))
+        if interrupted:
+            begin_engine_attempt(decider)
         if run_id in self._drivers:  # another call was faster
             return True
         session = self._session(graph, decider, seq, self.keeper.fence, exists=True, source=started.source)
@@ -382,8 +383,7 @@ class Engine:
             return row.status
         graph = await self.services.run_plans.graph_of(row.identity)
         fence = await self._claim(run_id)
-        decider, seq = await restore(self.log, row.identity, graph, 1, self.services.settings.drain_timeout)
-        decider.engine_attempt = max(1, decider.execution.engine_attempt)
+        decider, seq = await restore_decider(self.log, row.identity, graph, self.services.settings.drain_timeout)
         session = self._session(graph, decider, seq, fence, exists=True)
         decider.set_time(self.clock.now())
         if decider.is_ending():

@@ -101,8 +101,8 @@ class RunDriver:
     def is_offered(self, path: str, attempt: int) -> bool:
         return self.offers.is_offered(path, attempt)
 
-    def restored(self, path: str) -> Any:
-        return self.runner.restored(path)
+    def last_checkpoint(self, path: str) -> Any:
+        return self.runner.last_checkpoint(path)
 
     def next_engine_attempt(self) -> int:
         self.session.decider.engine_attempt += 1

@@ -16,7 +16,7 @@ from .lease_keeper import LeaseKeeper
 logger = logging.getLogger("runwright.runtimes")
 
 SIGNAL_POLL = 0.1  # seconds
-RESCUE_POLL = 1.0
+RECOVERY_POLL = 1.0
 WATCH_POLL = 0.5
 RECLAIM_AT_ONCE = 16  # runs
 RELEASE_MICROS = 60_000_000  # until a run that cannot be driven here is tried again
@@ -97,12 +97,12 @@ class Supervisor:
                     return
             await self._engine.clock.sleep(WATCH_POLL)
 
-    async def rescue_loop(self) -> None:
+    async def recovery_loop(self) -> None:
         while True:
-            await self.rescue_once()
-            await self._engine.clock.sleep(RESCUE_POLL)
+            await self.recover_abandoned_runs()
+            await self._engine.clock.sleep(RECOVERY_POLL)
 
-    async def rescue_once(self) -> list[str]:
+    async def recover_abandoned_runs(self) -> list[str]:
         """Claim every run that is due and that no live process drives, and drive it."""
         assert self._engine.keeper.lease is not None
         try:

@@ -75,7 +75,7 @@ class LocalExecution:
         else:
             self._abandon()
 
-    let_go = kill
+    detach = kill
 
     def finish(self) -> None:
         self.ended = True

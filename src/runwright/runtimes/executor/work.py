@@ -21,8 +21,8 @@ from runwright.tools.secrets import Mask
 
 _log = logging.getLogger(__name__)
 
-LONGEST_MESSAGE = 2000
-LONGEST_TRACEBACK = 2000
+MAX_MESSAGE_LENGTH = 2000
+MAX_TRACEBACK_LENGTH = 2000
 
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
@@ -151,14 +151,14 @@ def describe(error: BaseException) -> str:
 
 def storable(text: Any) -> str:
     """Return text that the log accepts: bounded, without NUL characters and surrogates."""
-    return str(text)[:LONGEST_MESSAGE].encode(errors="replace").decode().replace("\0", "\\0")
+    return str(text)[:MAX_MESSAGE_LENGTH].encode(errors="replace").decode().replace("\0", "\\0")
 
 
 def short_traceback(error: BaseException) -> str:
-    """Format a traceback without the frames of this package, shortened to its last LONGEST_TRACEBACK characters."""
+    """Format a traceback without the frames of this package, shortened to its last MAX_TRACEBACK_LENGTH characters."""
     lines = traceback.format_exception(type(error), error, _user_frames(error.__traceback__))
     text = "".join(lines)
-    return text if len(text) <= LONGEST_TRACEBACK else f"...{text[-LONGEST_TRACEBACK:]}"
+    return text if len(text) <= MAX_TRACEBACK_LENGTH else f"...{text[-MAX_TRACEBACK_LENGTH:]}"
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:

@@ -22,7 +22,7 @@ from runwright.contract.transitions import ENDED
 from runwright.control.run_views import artifacts_of
 from runwright.runtimes.alerts import late_result
 from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome
-from runwright.runtimes.executor.work import LONGEST_MESSAGE
+from runwright.runtimes.executor.work import MAX_MESSAGE_LENGTH
 from runwright.runtimes.results import load_result
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import json_response, problem_responses, validate_storable
@@ -264,7 +264,7 @@ async def _storable_outcome(context: RequestContext, task: _LeasedTask, outcome:
     if error is not None:
         error = ErrorInfo(
             (error.code or "STEP_FAILED")[:100],
-            (error.message or "")[:LONGEST_MESSAGE],
+            (error.message or "")[:MAX_MESSAGE_LENGTH],
             error.retryable,
             (error.category or "user")[:100],
             _storable_facts(task, error.facts),

@@ -254,7 +254,7 @@ class _Stream:
 
 
 def _break_up(lines: bytes) -> bytes:
-    """Break lines that are longer than LONGEST_LINE."""
+    """Break lines that are longer than MAX_LINE_LENGTH."""
     parts: list[bytes] = []
     for line in lines.split(b"\n"):
         while len(line) > MAX_LINE_BYTES:

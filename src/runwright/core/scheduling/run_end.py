@@ -7,7 +7,7 @@ import msgspec
 from runwright.contract import payloads
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 
-LARGEST_LIST = 512 * 1024  # bytes of artifact references in the end of a run
+MAX_ARTIFACT_LIST_BYTES = 512 * 1024  # bytes of artifact references in the end of a run
 
 
 def completed_payload(artifacts: list[ArtifactRef], duration_ms: float | None) -> payloads.RunEnded:
@@ -15,7 +15,7 @@ def completed_payload(artifacts: list[ArtifactRef], duration_ms: float | None) -
     listed, size = 0, 0
     for artifact in artifacts:
         size += len(msgspec.json.encode(artifact)) + 1
-        if size > LARGEST_LIST:
+        if size > MAX_ARTIFACT_LIST_BYTES:
             break
         listed += 1
     left_out = len(artifacts) - listed
