@@ -17,7 +17,7 @@ from support.components import Bucket, Nats, Postgres, have_or_skip
 from support.events import History
 
 settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-settings.register_profile("full", max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("full", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
 LIMIT = 3600 if PROFILE == "soak" else 120  # seconds per test
@@ -40,9 +40,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+LITTLE_BACKGROUND_WORK = (
+    *("autovacuum=off", "jit=off", "max_wal_size=4GB", "checkpoint_timeout=30min"),
+    *("wal_level=minimal", "max_wal_senders=0"),
+)
+"""Settings for databases that live for seconds. fsync stays on."""
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    server = have_or_skip("postgres", Postgres)
+    server = have_or_skip("postgres", lambda: Postgres(*LITTLE_BACKGROUND_WORK))
     assert isinstance(server, Postgres)
     yield server
     server.stop()

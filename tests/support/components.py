@@ -56,7 +56,8 @@ def die_with_parent() -> None:
 class Postgres:
     """A new Postgres server, from the binaries of a wheel, with fsync on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
+        self._settings = settings
         binaries, user = _postgres_binaries(), _unprivileged_user()
         self.home = Path(tempfile.mkdtemp(prefix="runwright-pg-"))
         self._user = user
@@ -103,6 +104,7 @@ class Postgres:
                     str(self.binaries / "postgres"),
                     *("-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.home)),
                     *("-c", "shared_buffers=128MB", "-c", "max_connections=200"),
+                    *(part for setting in self._settings for part in ("-c", setting)),
                 ],
                 stdout=log,
                 stderr=log,

@@ -29,7 +29,7 @@ from support.server import HELLO, WAITING  # noqa: E402
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore::{HypothesisWarning.__module__}.HypothesisWarning")]
 
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
-CASES = {"quick": 4, "full": 12, "soak": 300}[PROFILE]
+CASES = {"quick": 4, "full": 8, "soak": 300}[PROFILE]
 """Number of generated cases per operation; the number of chains is twice as high."""
 CHECKS = [
     "not_a_server_error",

@@ -24,7 +24,7 @@ from support.playbooks import playbook
 from support.waiting import until
 
 pytestmark = pytest.mark.slow
-RUNS = int(os.environ.get("RUNWRIGHT_KILLS", "200"))
+RUNS = int(os.environ.get("RUNWRIGHT_KILLS", "80"))
 
 
 class Fleet:
