@@ -138,7 +138,7 @@ class SimulatedExecution:
             self._ended = True
             self._executor.running -= 1
 
-    def continue_slow_step(self) -> None:
+    def detach(self) -> None:
         self.kill()
 
 
