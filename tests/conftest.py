@@ -16,7 +16,7 @@ import runwright as rw
 from support.components import Bucket, Nats, Postgres, have_or_skip
 from support.events import History
 
-settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("quick", max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("soak", max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 PROFILE = os.environ.get("RUNWRIGHT_PROFILE", "quick")
@@ -38,6 +38,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(limited())
     return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give every xdist worker an equal share of the slow tests, first, so that all workers end at the same time."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    fast = [item for item in items if not item.get_closest_marker("slow")]
+    items[:] = [item for first in range(workers) for item in (*slow[first::workers], *fast[first::workers])]
 
 
 LITTLE_BACKGROUND_WORK = (

@@ -11,7 +11,7 @@ import runwright as rw
 from simulation.plans import ENDED, check_ended_run, random_plan, start_until_stored
 from simulation.world import Process, World
 
-SEEDS = {"quick": 40, "full": 120, "soak": 2500}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
+SEEDS = {"quick": 20, "full": 120, "soak": 2500}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 20
 SIGNALS = (
     "PAUSE",

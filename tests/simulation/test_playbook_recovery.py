@@ -25,7 +25,7 @@ from runwright.core.scheduling.capacity import Capacity
 from runwright.core.scheduling.scheduler import AttemptEnd, Scheduler
 from simulation.playbooks import random_playbook
 
-SEEDS = {"quick": 100, "full": 250, "soak": 10_000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
+SEEDS = {"quick": 50, "full": 250, "soak": 10_000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 50
 BEGIN = 1_780_000_000_000_000
 TURNS = 80

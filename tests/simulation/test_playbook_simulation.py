@@ -22,7 +22,7 @@ from simulation.playbooks import random_playbook, with_scripts
 from simulation.world import World
 from support.playbooks import noop, playbook
 
-SEEDS = {"quick": 40, "full": 100, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
+SEEDS = {"quick": 20, "full": 100, "soak": 2000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 20
 
 

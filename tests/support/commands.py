@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from runwright.cli.main import main
@@ -36,7 +38,9 @@ def run_in_process(folder: Path, arguments: Sequence[str], environment: dict[str
     saved = (sys.argv, sys.stdin, sys.stdout, sys.stderr, dict(os.environ), Path.cwd(), list(sys.path))
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
-    modules = set(sys.modules)
+    imported = _modules_below(Path(tempfile.gettempdir()))  # Plans of other tests: the command must not find them.
+    for name in imported:
+        del sys.modules[name]
     try:
         os.chdir(folder)
         os.environ.clear()
@@ -55,11 +59,19 @@ def run_in_process(folder: Path, arguments: Sequence[str], environment: dict[str
         os.chdir(cwd)
         root.setLevel(level)
         root.handlers[:] = handlers
-        for name in set(sys.modules) - modules:  # The next command imports the plans of its own folder.
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-                del sys.modules[name]
+        for name in _modules_below(folder):
+            del sys.modules[name]
+        sys.modules.update(imported)
     assert isinstance(code, int)
     return CommandResult(code, *(stream.buffer.getvalue() for stream in (out, err)))  # type: ignore[attr-defined]
+
+
+def _modules_below(folder: Path) -> dict[str, ModuleType]:
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if str(getattr(module, "__file__", None) or "").startswith(f"{folder}/")
+    }
 
 
 class Shell:

@@ -10,6 +10,7 @@ import pytest
 
 from support.commands import SLOW, Project
 from support.terminal import Terminal
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def test_ctrl_c_prompts_to_pause_resume_or_cancel(project: Project) -> None:
     terminal = Terminal(project.folder, "run", "plan.yaml", "--run-id", "r1")
     terminal.wait_for("● b ", "Ctrl-C: pause, cancel or leave")
+    wait_until(lambda: "b" in project.lines_of("out.txt"))  # The process of the step is in its own group by now.
     terminal.type("typed into the picture\n\x03")
     terminal.wait_for("[p]ause", "[c]ancel", "[l]eave it")
     terminal.type("p")
@@ -51,6 +53,7 @@ def test_ctrl_c_prompts_to_pause_resume_or_cancel(project: Project) -> None:
 def test_a_second_ctrl_c_leaves_the_run_for_later(project: Project) -> None:
     terminal = Terminal(project.folder, "run", "plan.yaml", "--run-id", "r1")
     terminal.wait_for("● b ")
+    wait_until(lambda: "b" in project.lines_of("out.txt"))
     terminal.type("\x03")
     terminal.wait_for("[l]eave it")
     terminal.type("\x03")
