@@ -85,13 +85,13 @@ class Shell:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RUNWRIGHT_")}
 
-    def __call__(self, *arguments: str, stdin: bytes = b"", exits: int = 0, **variables: str) -> str:
+    def __call__(self, *arguments: str, stdin: bytes = b"", exits: int | None = 0, **variables: str) -> str:
         if stdin:
             return self.check(self.process(*arguments, stdin=stdin, **variables), exits)
         return self.check(run_in_process(self.folder, arguments, {**self.environment, **variables}), exits)
 
-    def check(self, done: CommandResult | subprocess.CompletedProcess[bytes], exits: int = 0) -> str:
-        assert done.returncode == exits, done.stdout.decode() + done.stderr.decode()
+    def check(self, done: CommandResult | subprocess.CompletedProcess[bytes], exits: int | None = 0) -> str:
+        assert exits in (None, done.returncode), done.stdout.decode() + done.stderr.decode()
         assert b"Traceback" not in done.stderr
         self.stderr = done.stderr.decode()
         return done.stdout.decode()

@@ -15,7 +15,9 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED
 from runwright.control.bootstrap import state_folder
 from runwright.log.factory import open_log
+from runwright.log.model import RunRow
 from runwright.log.protocols import run_or_none
+from runwright.log.run_log import RunLog
 from runwright.storage.output.chunks import safe_name
 
 from .hints import CommandHints
@@ -57,7 +59,7 @@ async def start_detached(
             if before is not None and "\nRun " in f"\n{_output_since(output, offset)}":
                 break
             await asyncio.sleep(POLL)
-        if driver.poll() not in (None, EXIT_OK) and await run_or_none(log, run_id) == before:
+        if await _has_failed(driver, log, run_id, before):
             click.echo(_output_since(output, offset), err=True)
             return driver.returncode or EXIT_REFUSED
     if session.as_json:
@@ -67,6 +69,14 @@ async def start_detached(
         click.echo(f"  watch:  {CommandHints(session, run_id).watch}", err=True)
     driver.returncode = driver.returncode or 0  # Avoids a ResourceWarning: the driver outlives this process.
     return EXIT_OK
+
+
+async def _has_failed(driver: subprocess.Popen[bytes], log: RunLog, run_id: str, before: RunRow | None) -> bool:
+    """Whether the driver ended without driving the run. An existing run may grow meanwhile under another driver."""
+    if driver.poll() in (None, EXIT_OK):
+        return False
+    is_refused = before is not None and driver.returncode == EXIT_REFUSED
+    return is_refused or await run_or_none(log, run_id) == before
 
 
 def _spawn(

@@ -249,6 +249,15 @@ def test_detach_returns_when_the_run_exists_and_has_a_driver(project: Project) -
     assert "Unknown parameter 'x'" in project.stderr
 
 
+def test_detach_is_refused_while_another_driver_makes_progress(project: Project) -> None:
+    """Events of the other driver are no sign that this one was accepted."""
+    steps = "".join(f"  - {{id: s{number}, shell: 'sleep 0.1'}}\n" for number in range(40))
+    project.start("run", project.plan(f"plan: many\nsteps:\n{steps}"), "--run-id", "r1")
+    wait_until(lambda: "r1" in project("list", "--json", exits=None))
+    project("run", project.plan(HELLO, "other.yaml"), "--detach", "--run-id", "r1", exits=2)
+    assert "PLAN_MISMATCH" in project.stderr
+
+
 def test_rerun_carries_over_completed_steps(project: Project) -> None:
     project.plan(
         "plan: p\nsteps:\n  - {id: a, shell: 'echo a >> out.txt'}\n  - {id: b, shell: 'echo b >> out.txt; test -e ok'}\n"
