@@ -12,7 +12,7 @@ leases.py                 liveness of leases and processes; errors of ownership
 side_tables.py            tables that hold no events: tokens, audit, start requests, tasks, output
 maintenance.py, replay.py   verify, rebuild and redact; folding of stored events
 anchor.py                 signed statements of all run heads
-notifier.py, loop_waker.py  wake-up of waiters; calls from other threads onto an event loop
+wakeup.py                 wake-up of readers that wait; calls from other threads onto an event loop
 factory.py, builders.py   open_log(url); new_event and new_run
 export_import.py, noetl_importer.py   import and export as JSON lines
 system_clock.py, validation.py   real clock and ids; checks of arguments

@@ -13,7 +13,6 @@ import apsw
 import msgspec
 
 from runwright.contract.envelope import uuid4_bytes
-from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, Enforcement
@@ -56,23 +55,19 @@ class MemoryStore(Store):
         self._leases: dict[str, LeaseRow] = {}
         self._plans: dict[str, bytes] = {}
         self._values: dict[str, bytes] = {}
-        self._is_open = False
         self._side_tables: SideTables | None = None
 
     async def open(self) -> None:
-        self._is_open = True
+        self.append_queue.open(self._write)
 
     async def close(self) -> None:
-        self._is_open = False
         self.append_queue.close()
         await self.notifier.close()
 
     async def changed_elsewhere(self) -> bool:
         return False
 
-    def enqueue(self, request: AppendRequest) -> None:
-        if not self._is_open:
-            raise RunwrightError(ErrorCode.STORE_CLOSED, "The log is closed. Open it again.")
+    def _write(self, request: AppendRequest) -> None:
         if not request.start():
             return
         batch = AppendBatch(request.appends, self.counters)

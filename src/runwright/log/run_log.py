@@ -89,7 +89,7 @@ class RunLog:
             event if isinstance(event, PreparedEvent) else prepare(event, self._payload_limit) for event in first_events
         ]
         append = RunAppend(run.run_id, prepared, fence=fence, create=(run.context, Enforcement(enforcement)))
-        await self._submit([append])
+        await self.store.append_queue.submit([append])
         return _receipts_or_raise(append.results)
 
     async def append(
@@ -112,7 +112,7 @@ class RunLog:
             append = RunAppend(
                 prepared.run.run_id, (prepared,), True, expected_seq_for(expected_seq, prepared.run.run_id), fence
             )
-            await self._submit((append,))
+            await self.store.append_queue.submit((append,))
             return _receipts_or_raise(append.results)
         if isinstance(expected_seq, int) and len({event.run_id for event in events}) > 1:
             raise RunwrightError(
@@ -127,7 +127,7 @@ class RunLog:
     ) -> list[Receipt]:
         """Append events prepared by our own engine, all of one run; otherwise like `append`."""
         append = RunAppend(events[0].run.run_id, events, True, expected_seq, fence)
-        await self._submit((append,))
+        await self.store.append_queue.submit((append,))
         return _receipts_or_raise(append.results)
 
     async def append_independent(self, lines: Sequence[bytes]) -> list[AppendResult]:
@@ -135,7 +135,7 @@ class RunLog:
         prepared = [self._validate(line, _NO_RUNS)[1] for line in lines]
         appends = [RunAppend(each.run.run_id, (each,)) for each in prepared if not isinstance(each, Refusal)]
         if appends:
-            await self._submit(appends)
+            await self.store.append_queue.submit(appends)
         submitted = iter(appends)
         return [each if isinstance(each, Refusal) else next(submitted).results[0] for each in prepared]
 
@@ -188,7 +188,7 @@ class RunLog:
             for run_id, prepared in accepted.items()
         ]
         if appends:
-            await self._submit(appends)
+            await self.store.append_queue.submit(appends)
         for append in appends:
             for place, result in zip(places[append.run_id], append.results, strict=True):
                 results[place] = result
@@ -197,9 +197,6 @@ class RunLog:
                 if not atomic and append.run_id in refused_at:
                     results[refused_at[append.run_id]] = NOT_ATTEMPTED  # The store refused an earlier event.
         return [NOT_ATTEMPTED if result is None else result for result in results]
-
-    async def _submit(self, appends: Sequence[RunAppend]) -> None:
-        await self.store.append_queue.submit(appends, self.store.enqueue)
 
     def _validate(self, item: RunEventWrite | bytes, blocked: set[str]) -> tuple[str | None, PreparedEvent | Refusal]:
         """Validate one event of a stream; return its run id, and the prepared event or a refusal."""

@@ -12,14 +12,14 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.fold.state import RunState
 from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.authority import AppendCounters, Fence
-from runwright.log.append.queue import AppendQueue, AppendRequest
+from runwright.log.append.queue import AppendQueue
 
 from .model import EventFilter, Holder, Lease, RunFilter, RunRow
-from .notifier import Notifier
 from .replay import fold_rows
 from .side_tables import SideTables
 from .system_clock import SystemClock
 from .validation import is_valid_name, not_found
+from .wakeup import Notifier
 
 PAGE = 1000
 
@@ -60,10 +60,6 @@ class Store(ABC):
         return self.clock.now()
 
     # Appends and new events
-
-    @abstractmethod
-    def enqueue(self, request: AppendRequest) -> None:
-        """Validate and commit an append; it resolves the request's future."""
 
     @abstractmethod
     async def changed_elsewhere(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 
 _STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -13,9 +14,8 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1000
 
-    def monotonic(self) -> float:
-        """Includes the time that the machine is suspended, because leases expire in that time."""
-        return time.clock_gettime(_STEADY_CLOCK)
+    monotonic = staticmethod(partial(time.clock_gettime, _STEADY_CLOCK))
+    """Includes the time that the machine is suspended, because leases expire in that time."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

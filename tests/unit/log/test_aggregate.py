@@ -158,7 +158,7 @@ def caching() -> rw.RunLog:
 async def append_group(log: rw.RunLog, group: list[Batch]) -> list[Outcomes]:
     """Commit the appends of several callers as one."""
     units = [RunAppend("run-1", [prepare(event) for event in batch.events], batch.atomic) for batch in group]
-    await log.store.append_queue.submit(units, log.store.enqueue)
+    await log.store.append_queue.submit(units)
     return [list(unit.results) for unit in units]
 
 

@@ -8,10 +8,10 @@ import msgspec
 
 from runwright.contract.catalog import CATALOG, schema_version_of
 from runwright.contract.envelope import (
+    MAX_DEPTH,
     MAX_PAYLOAD_BYTES,
     check_envelope,
     check_identity,
-    check_own_payload,
     check_payload,
 )
 from runwright.contract.errors import RunwrightError
@@ -89,16 +89,16 @@ def prepare_own(
     """
     engine_attempt, attempt = attempts
     problem: RunwrightError | None = None
-    if payload is not None:
+    if payload is not None and _is_suspect(payload, payload_limit):
         try:
-            check_own_payload(event_type, payload, payload_limit)
+            check_payload(event_type, None, payload, payload_limit)
         except RunwrightError as error:
             problem = error
     stored = StoredEvent(
         0,
         bytes.fromhex(event_id.replace("-", "")),
         event_type,
-        schema_version_of(event_type),
+        CATALOG[event_type].schema_version,
         step_id,
         engine_attempt,
         attempt,
@@ -113,6 +113,14 @@ def prepare_own(
         b"",
     )
     return PreparedEvent(run, event_id, stored, event_type in _DRIVER_EVENT_TYPES, problem)
+
+
+def _is_suspect(payload: bytes, limit: int) -> bool:
+    """Whether a payload that was encoded from its typed fields needs the full validation.
+
+    Only values of users can be invalid in it, and a cheap test finds those that may be.
+    """
+    return len(payload) > limit or b"\\u0000" in payload or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH
 
 
 _contexts: dict[tuple[str, ...], RunConstants] = {}

@@ -19,6 +19,10 @@ from .authority import RunAppend
 T = TypeVar("T")
 
 
+def store_closed() -> RunwrightError:
+    return RunwrightError(ErrorCode.STORE_CLOSED, "The log is not open. Use `async with rw.open_log(...)`.")
+
+
 class AppendRequest:
     """One append call: its appends by run, and the future that its caller awaits."""
 
@@ -80,23 +84,30 @@ class AppendRequest:
 
 
 class AppendQueue:
-    """Requests in flight, oldest first, and a timer for the budget of the oldest."""
+    """Requests in flight, oldest first, and a timer for the budget of the oldest. Open while its store is."""
 
     def __init__(self, budget: float, monotonic: Callable[[], float]) -> None:
         self.budget = budget
         self._monotonic = monotonic
         self._in_flight: dict[AppendRequest, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._write: Callable[[AppendRequest], None] | None = None
 
-    async def submit(self, appends: Sequence[RunAppend], enqueue: Callable[[AppendRequest], None]) -> None:
-        """Queue the appends and wait until all of them have results."""
+    def open(self, write: Callable[[AppendRequest], None]) -> None:
+        """Accept appends. `write` validates and commits a request, which then resolves its future."""
+        self._write = write
+
+    async def submit(self, appends: Sequence[RunAppend]) -> None:
+        """Pass the appends to the store and wait until all of them have results."""
+        if self._write is None:
+            raise store_closed()
         loop = asyncio.get_running_loop()
         request = AppendRequest(appends, loop.create_future(), self._monotonic() + self.budget)
         self._in_flight[request] = None
         if self._timer is None:
             self._timer = loop.call_later(self.budget, self._check_budgets, loop)
         try:
-            enqueue(request)
+            self._write(request)
             await request.future
         except asyncio.CancelledError:
             request.cancel()
@@ -142,6 +153,7 @@ class AppendQueue:
         )
 
     def close(self) -> None:
+        self._write = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

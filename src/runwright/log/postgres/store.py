@@ -16,7 +16,7 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
-from runwright.log.append.queue import AppendRequest
+from runwright.log.append.queue import AppendRequest, store_closed
 from runwright.log.leases import (
     LEASE_RETENTION_MICROS,
     is_live,
@@ -77,6 +77,7 @@ class PostgresStore(Store):
             ShardWriter(self._url, self._server_clock, self.counters, self._on_commit, self.append_queue.budget + 1)
             for _ in range(WRITERS)
         ]
+        self.append_queue.open(self._submit)
 
     async def close(self) -> None:
         self.append_queue.close()
@@ -98,10 +99,10 @@ class PostgresStore(Store):
 
     def _writer_for(self, run_id: str) -> ShardWriter:
         if not self._writers:
-            raise RunwrightError(ErrorCode.STORE_CLOSED, "The log is not open. Use `async with rw.open_log(...)`.")
+            raise store_closed()
         return self._writers[shard_of(run_id) % WRITERS]
 
-    def enqueue(self, request: AppendRequest) -> None:
+    def _submit(self, request: AppendRequest) -> None:
         for append in request.appends:
             self._writer_for(append.run_id).submit(append, request)
 

@@ -19,7 +19,7 @@ from runwright.core.fold.state import RunState
 from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
-from runwright.log.append.queue import AppendRequest
+from runwright.log.append.queue import store_closed
 from runwright.log.leases import LEASE_RETENTION_MICROS, lease_lost, live_epoch, live_owners, run_owned, stale_fence
 from runwright.log.model import EventFilter, Holder, Lease, RunFilter, RunRow
 from runwright.log.replay import FoldRow, erase_payload, fold_rows
@@ -56,6 +56,7 @@ class SqliteStore(Store):
         with coded_errors(self.path):
             self._writer = SqliteWriter(self.path, self.clock, self.counters, loop, self.notifier.notify)
         self._readers = SqliteReaders(self.path, loop)
+        self.append_queue.open(self._writer.submit)
 
     async def close(self) -> None:
         self.append_queue.close()
@@ -70,25 +71,19 @@ class SqliteStore(Store):
             watch, self._watch_connection = self._watch_connection, None
             watch.close()
 
-    def enqueue(self, request: AppendRequest) -> None:
-        self._require_writer().submit(request)
-
-    def _require_writer(self) -> SqliteWriter:
-        if self._writer is None:
-            raise _closed()
-        return self._writer
-
     async def _write(self, action: Callable[[SqliteWriter], T]) -> T:
         """Execute an action on the writer thread, in its own transaction."""
+        if self._writer is None:
+            raise store_closed()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._require_writer().submit(WriterCall(action, future))
+        self._writer.submit(WriterCall(action, future))
         return await self.append_queue.within_budget(future)
 
     # Reading
 
     async def _read(self, action: Callable[[Cursor], T]) -> T:
         if self._readers is None:
-            raise _closed()
+            raise store_closed()
         return await self._readers.read(action)
 
     async def changed_elsewhere(self) -> bool:
@@ -337,10 +332,6 @@ class SqliteStore(Store):
             "events": events,
             "bytes": self.path.stat().st_size,
         }
-
-
-def _closed() -> RunwrightError:
-    return RunwrightError(ErrorCode.STORE_CLOSED, "The log is not open. Use `async with rw.open_log(...)`.")
 
 
 def _damaged_event(row: Any) -> StoredEvent:
