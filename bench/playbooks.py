@@ -17,7 +17,7 @@ from runwright.contract.events import RunEventRecord, RunEventWrite
 from runwright.control.bootstrap import open_operations
 from runwright.control.operations import Operations
 from runwright.core.decider import Decider
-from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.context import Capacity
 
 from . import child_process, pgserver
 from .scale import Scale

@@ -21,7 +21,7 @@ from runwright.core.fold.evolve import transition
 from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
-from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.context import Capacity
 from runwright.core.scheduling.scheduler import AttemptEnd, Scheduler
 from simulation.playbooks import random_playbook
 

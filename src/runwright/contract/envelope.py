@@ -211,15 +211,6 @@ def value_problem(body: bytes) -> str | None:
     return None
 
 
-def check_own_payload(event_type: str, payload: bytes, limit: int = MAX_PAYLOAD_BYTES) -> None:
-    """Validate a payload that was encoded from its typed fields, as `check_payload` does.
-
-    Only values of users can be invalid in it, so the full validation runs only if a cheap test finds a reason.
-    """
-    if len(payload) > limit or b"\\u0000" in payload or payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
-        check_payload(event_type, None, payload, limit)
-
-
 def typed_payload(event_type: str, version: int | None, payload: bytes) -> msgspec.Struct | None:
     """Return the known fields of a payload, upcast to the newest version; None for a type outside of the catalogue."""
     kind = CATALOG.get(event_type)

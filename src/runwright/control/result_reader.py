@@ -12,8 +12,7 @@ from runwright.contract.result_ref import parse_result_address, ref_digest
 from runwright.contract.snapshot import StepSnapshot
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.decider import Decider
-from runwright.core.scheduling.stored_values import MissingValues
-from runwright.core.scheduling.value_refs import stored_item
+from runwright.core.scheduling.stored_values import MissingValues, stored_item
 from runwright.runtimes.recovery import fold_run
 from runwright.runtimes.results import load_result
 from runwright.runtimes.services import RunServices

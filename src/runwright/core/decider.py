@@ -17,10 +17,8 @@ from runwright.core.fold.state import RunState
 from runwright.core.graph.node import Node
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.playbook.scheduler import PlaybookScheduler
-from runwright.core.scheduling.capacity import Capacity
-from runwright.core.scheduling.context import SchedulingContext
+from runwright.core.scheduling.context import Capacity, Draft, Payload, SchedulingContext, Violation
 from runwright.core.scheduling.dag_scheduler import DagScheduler
-from runwright.core.scheduling.drafts import Draft, Payload, Violation
 from runwright.core.scheduling.result_refs import StorageKey
 from runwright.core.scheduling.scheduler import Scheduler
 from runwright.core.scheduling.scope import raw_inputs
@@ -46,7 +44,7 @@ class Decider:
 
     @property
     def status(self) -> RunStatus:
-        return self._context.status
+        return self.state.summary.status
 
     @property
     def now(self) -> int:
@@ -89,9 +87,11 @@ class Decider:
         if self.status in ENDED:
             return
         self.scheduler.propagate_ends()
-        self.stop = apply_signals(SignalTarget(self._context, self.scheduler), stopped=stopped)
-        if self.stop is not None or self.status in ENDED:
-            return
+        self.stop = None
+        if self.execution.pending_signals or self._has_deadline():
+            self.stop = apply_signals(SignalTarget(self._context, self.scheduler), stopped=stopped)
+            if self.stop is not None or self.status in ENDED:
+                return
         if self.status is RunStatus.RUNNING:
             self.scheduler.advance(capacity)
         else:
@@ -115,8 +115,15 @@ class Decider:
 
     def next_wake(self) -> int | None:
         """The next time in the future at which there is something to decide."""
-        times = (self.scheduler.next_due(), next_deadline(self._context))
+        due = self.scheduler.next_due()
+        if not self._has_deadline():
+            return due
+        times = (due, next_deadline(self._context))
         return min((time for time in times if time is not None and time > self.now), default=None)
+
+    def _has_deadline(self) -> bool:
+        """Whether the run has a timeout, or a pause that drains: `next_deadline` returns the time."""
+        return self.graph.plan.timeout is not None or self.status is RunStatus.PAUSED
 
     def raw_inputs(self, node: Node) -> dict[str, Any]:
         """The inputs of a step before expressions are evaluated, with overrides applied."""

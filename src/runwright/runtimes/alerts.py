@@ -9,7 +9,7 @@ import msgspec
 from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert
-from runwright.core.scheduling.drafts import Draft, Violation
+from runwright.core.scheduling.context import Draft, Violation
 
 MAX_RESULT_SIZE = 64 * 1024  # bytes; of a larger result the alert has only the size
 

@@ -28,20 +28,14 @@ class SecretResolver:
     def __init__(self, services: RunServices, run: RunIdentity) -> None:
         self._services = services
         self._run = run
-        self._pending: dict[str, int] = {}  # attempts whose secrets are being resolved
+        self.pending: dict[str, int] = {}  # attempts whose secrets are being resolved
         self._resolved: dict[AttemptKey, Mapping[str, str]] = {}  # until the attempt is launched
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._pending
-
     def cancel(self) -> None:
-        self._pending.clear()
+        self.pending.clear()
 
     def get(self, path: str, attempt: int, names: list[str]) -> Mapping[str, str]:
         """The secrets of an attempt. Raises SecretsNeeded if they must be resolved first."""
-        if not names:
-            return {}
         if (path, attempt) not in self._resolved:
             raise SecretsNeeded(names)
         return self._resolved.pop((path, attempt))
@@ -58,7 +52,7 @@ class SecretResolver:
         on_timeout: Callable[[str, int, Timeout], None],
     ) -> None:
         """Resolve secrets in the background, then call back: once, and not after `cancel`."""
-        self._pending[path] = attempt
+        self.pending[path] = attempt
 
         def expire(timeout: Timeout) -> None:
             if self._finish(path, attempt):
@@ -91,7 +85,7 @@ class SecretResolver:
 
     def _finish(self, path: str, attempt: int) -> bool:
         """Whether the attempt still waits for its secrets; true once."""
-        if self._pending.get(path) != attempt:
+        if self.pending.get(path) != attempt:
             return False
-        del self._pending[path]
+        del self.pending[path]
         return True

@@ -118,7 +118,7 @@ class StepRunner:
 
     @property
     def is_idle(self) -> bool:
-        return not self._running and not self._waiting and self._secrets.is_idle and not self._unreported
+        return not (self._running or self._waiting or self._secrets.pending or self._unreported)
 
     @property
     def is_closed(self) -> bool:
@@ -237,8 +237,9 @@ class StepRunner:
         inputs = self._session.decider.scheduler.inputs_of(node, path, variables)
         places = self._secret_places(node, path, inputs)
         names = list(dict.fromkeys([*node.step.secret_refs, *(place.name for place in places)]))
-        secrets = self._secrets.get(path, attempt, names)
+        secrets: Mapping[str, str] = {}
         if names:
+            secrets = self._secrets.get(path, attempt, names)
             inputs = insert_secrets(inputs, places, secrets)
         try:
             return PreparedStep(tool, msgspec.convert(inputs, tool.inputs), secrets)

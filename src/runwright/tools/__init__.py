@@ -7,8 +7,7 @@ noop.py, wait.py, approval.py, sub_plan.py
 python.py, shell.py, http.py, artifact.py, sql/, dbt/
                      steps that run code
 playbook/            the same kinds with the inputs and results of NoETL playbooks
-child_process.py     child process with captured output, killed with its process group
-process_guard.py     kills process groups if this process dies
+child_process.py     child process with captured output, killed with its process group and with this process
 connection_cache.py  objects that are expensive to open, cached per event loop
 secrets.py           secret providers, and masking of secrets in output
 

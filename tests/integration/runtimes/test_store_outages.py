@@ -14,11 +14,11 @@ import runwright as rw
 from runwright.contract import payloads
 from runwright.control.operations import Operations
 from runwright.core.decider import Decider
-from runwright.core.scheduling.drafts import draft
+from runwright.core.scheduling.context import Draft
 from runwright.log.builders import new_event
 from runwright.log.factory import open_log
 from runwright.log.system_clock import SystemIds
-from runwright.runtimes.event_ids import EventIdRegistry
+from runwright.runtimes.session import EventIdRegistry
 from support.engine import (
     engine,
     event_lines,
@@ -471,13 +471,13 @@ async def test_run_with_an_invalid_run_event_is_released(store: str, tmp_path: P
 def test_an_event_keeps_its_id_until_it_is_in_the_log() -> None:
     run = rw.new_run("run-1", "p", "1")
     registry = EventIdRegistry(SystemIds(), run, "embedded")
-    made = draft("StepStarted", "2026-01-01T00:00:00.000000Z", 1, "a")
-    again = draft("StepStarted", "2026-01-01T00:00:09.000000Z", 2, "a")
+    made = Draft("StepStarted", "a", 1, None, "2026-01-01T00:00:00.000000Z", 1)
+    again = Draft("StepStarted", "a", 1, None, "2026-01-01T00:00:09.000000Z", 2)
     first = registry.prepare(made)
     registry.remember([first])  # It was offered, with an unknown outcome.
     assert registry.prepare(again).event_id == first.event_id
-    assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "b")).event_id != first.event_id
-    assert registry.prepare(draft("StepStarted", made.emitted_at, 1, "a", 2)).event_id != first.event_id
+    assert registry.prepare(Draft("StepStarted", "b", 1, None, made.emitted_at, 1)).event_id != first.event_id
+    assert registry.prepare(Draft("StepStarted", "a", 2, None, made.emitted_at, 1)).event_id != first.event_id
 
 
 async def test_every_event_of_a_run_has_a_unique_id(store: str, tmp_path: Path) -> None:

@@ -28,8 +28,7 @@ from runwright.core.fold.evolve import transition
 from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
-from runwright.core.scheduling.capacity import Capacity
-from runwright.core.scheduling.drafts import Violation
+from runwright.core.scheduling.context import Capacity, Violation
 
 BEGIN = 1_780_000_000_000_000
 BROKEN = ErrorInfo("BROKEN", "it broke", retryable=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from .value_types import is_list, is_mapping, is_number, type_name
+from .value_types import is_list, is_mapping, type_name
 
 MAX_EXPRESSION_LENGTH = 8192  # characters between the braces
 MAX_TEXT_LENGTH = 2**20  # characters of any text that an expression creates
@@ -117,7 +117,7 @@ def to_text(budget: Budget, value: Any) -> str:
     """Render a value inside of other text: text unchanged, numbers as in Python, everything else as JSON."""
     if isinstance(value, str):
         return budget.charged_text(value)
-    if is_number(value):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return budget.charged_text(str(checked_number(value)))
     return to_json(budget, value)
 

@@ -80,7 +80,7 @@ def _compile_lookup(mentioned: MentionedNames, name: str, *fields: str) -> Evalu
     def evaluate(scope: Scope, budget: Budget) -> Any:
         value = first(scope, budget)
         for depth, field in enumerate(fields):
-            found = find_item(value, field)
+            found = value.get(field, MISSING) if value.__class__ is dict else find_item(value, field)
             if found is MISSING:
                 raise item_not_found(".".join((name, *fields[:depth])), value, field)
             value = found

@@ -1,13 +1,12 @@
 """Fold events into run state. The only code that interprets events.
 
-evolve.py           entry point: evolve(state, event), transition(state, draft); run state machine
-steps.py            step state machine (StepStarted, StepCompleted, StepFailed, StepSkipped)
+evolve.py           entry point: evolve(state, event), transition(state, draft); state machines of run and step
 counters.py         loop progress for snapshots; number of in-flight tasks for DRAINING
 state.py            RunState, which all modules fill; freeze(), which turns it into a RunSnapshot
 execution_state.py  what only a driver needs: params, retries, due times, results, pending signals
-loop_state.py       iterations of a loop, for the driver; StoredResult
+loop_state.py       iterations of a loop, for the driver
 playbook_state.py   tokens, visits, pipelines and ctx of a playbook, for the driver
-payload_reader.py   tolerant decoding of payload fields
+payload_reader.py   tolerant decoding of payload fields; StoredResult
 
 Invariants: pure; cost O(entities named by the event); an illegal event changes nothing but `inconsistent`;
 the same events give the same bytes of RunSummary.
@@ -24,10 +23,10 @@ WorkflowStarted         counters, playbook_state
 WorkflowFinished        -
 StepScheduled           execution_state, playbook_state
 PolicyAdmitEvaluated    playbook_state
-StepStarted             steps, execution_state, playbook_state
-StepCompleted           steps, execution_state, playbook_state
-StepFailed              steps, execution_state, playbook_state
-StepSkipped             steps, execution_state
+StepStarted             evolve, execution_state, playbook_state
+StepCompleted           evolve, execution_state, playbook_state
+StepFailed              evolve, execution_state, playbook_state
+StepSkipped             evolve, execution_state
 StepRetryScheduled      evolve, counters, execution_state, loop_state
 StepDelayed             execution_state
 StepOverridden          execution_state

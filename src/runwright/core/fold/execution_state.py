@@ -1,6 +1,6 @@
 """State of a run that only its driver needs: parameters, due times, results, pending signals.
 
-A run that is only displayed is folded without it; `RunState.workings` is then None.
+A run that is only displayed is folded without it; `RunState.execution` is then None.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import parse_path
 
 from .loop_state import HANDLERS as LOOP_HANDLERS
-from .loop_state import NOTHING, LoopState, StoredResult, result_of
-from .payload_reader import micros_or_zero, read_payload
+from .loop_state import LoopState
+from .payload_reader import NOTHING, StoredResult, micros_or_zero, read_payload, result_of
 from .playbook_state import HANDLERS as PLAYBOOK_HANDLERS
 from .playbook_state import PlaybookState, store_newest_result
 

@@ -1,7 +1,4 @@
-"""State of a running loop, as its driver needs it: the status and result of every iteration.
-
-`StoredResult` is defined here because loops, playbooks and steps all store results.
-"""
+"""State of a running loop, as its driver needs it: the status and result of every iteration."""
 
 from __future__ import annotations
 
@@ -14,24 +11,13 @@ from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import EntityPath, parse_path
 
-from .payload_reader import micros_or_zero, read_payload
-
-NOTHING = msgspec.Raw()
+from .payload_reader import NOTHING, StoredResult, micros_or_zero, read_payload, result_of
 
 CTX_CONFLICT = "CTX_CONFLICT"
 """Two iterations of a parallel loop set the same key of `ctx`. This error fails the step even if another iteration
 failed before."""
 
 RUNNING, DONE, FAILED, SCHEDULED = 1, 2, 3, 4  # status of an iteration; 0 = not scheduled yet
-
-
-class StoredResult(msgspec.Struct, frozen=True):
-    """A result as an event holds it: the value's JSON, or a reference to where it is stored."""
-
-    raw: bytes | None = None
-    ref: dict[str, Any] | None = None
-    extracted: dict[str, Any] = {}
-    """Fields of it that a playbook selects; of a stored value, those in the reference."""
 
 
 class LoopState(msgspec.Struct):
@@ -63,26 +49,6 @@ class LoopFields(Protocol):
     def playbook(self) -> object | None: ...
 
     def stores_result_of(self, step_id: str) -> bool: ...
-
-
-class _ResultPayload(payloads.Payload, frozen=True):
-    """The result fields of an end event, with the value left undecoded."""
-
-    result: msgspec.Raw = NOTHING
-    result_ref: dict[str, Any] | None = None
-    extracted: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
-
-
-def result_of(event: FoldableEvent) -> StoredResult:
-    payload = read_payload(_ResultPayload, event)
-    return stored_result(bytes(payload.result) or None, payload.result_ref, payload.extracted)
-
-
-def stored_result(raw: bytes | None, ref: dict[str, Any] | None, extracted: dict[str, Any]) -> StoredResult:
-    if ref is None:
-        return StoredResult(raw, None, extracted)
-    in_ref: Any = ref.get("extracted")
-    return StoredResult(raw, ref, in_ref if isinstance(in_ref, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _without_preview(stored: StoredResult) -> StoredResult:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from runwright.contract import payloads
 from runwright.contract.catalog import CATALOG, schema_version_of
 from runwright.contract.events import FoldableEvent
 from runwright.contract.timestamps import is_utc, to_micros
@@ -14,6 +15,8 @@ from runwright.contract.upcasts import upcast
 
 MAX_TEXT_LENGTH = 1000
 """Characters of a message that a summary stores: it must stay small, however long the texts of producers are."""
+
+NOTHING = msgspec.Raw()
 
 P = TypeVar("P", bound=msgspec.Struct)
 
@@ -58,3 +61,35 @@ def micros_or_zero(timestamp: str | None) -> int:
 
 def truncated(text: str | None) -> str | None:
     return text if text is None or len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
+
+
+# Results
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """A result as an event holds it: the value's JSON, or a reference to where it is stored."""
+
+    raw: bytes | None = None
+    ref: dict[str, Any] | None = None
+    extracted: dict[str, Any] = {}
+    """Fields of it that a playbook selects; of a stored value, those in the reference."""
+
+
+class _ResultPayload(payloads.Payload, frozen=True):
+    """The result fields of an end event, with the value left undecoded."""
+
+    result: msgspec.Raw = NOTHING
+    result_ref: dict[str, Any] | None = None
+    extracted: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+def result_of(event: FoldableEvent) -> StoredResult:
+    payload = read_payload(_ResultPayload, event)
+    return stored_result(bytes(payload.result) or None, payload.result_ref, payload.extracted)
+
+
+def stored_result(raw: bytes | None, ref: dict[str, Any] | None, extracted: dict[str, Any]) -> StoredResult:
+    if ref is None:
+        return StoredResult(raw, None, extracted)
+    in_ref: Any = ref.get("extracted")
+    return StoredResult(raw, ref, in_ref if isinstance(in_ref, dict) else {})  # pyright: ignore[reportUnknownArgumentType]

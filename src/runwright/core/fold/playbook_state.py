@@ -13,8 +13,15 @@ from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.playbook import PolicyAction
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 
-from .loop_state import NOTHING, StoredResult, result_of, stored_result
-from .payload_reader import may_contain_field, micros_or_zero, read_payload
+from .payload_reader import (
+    NOTHING,
+    StoredResult,
+    may_contain_field,
+    micros_or_zero,
+    read_payload,
+    result_of,
+    stored_result,
+)
 
 
 class RoutingToken(msgspec.Struct, frozen=True):

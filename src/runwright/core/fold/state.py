@@ -12,8 +12,6 @@ from runwright.contract.transitions import RunStatus, StepStatus
 
 from .execution_state import ExecutionState
 
-PENDING = StepStatus.PENDING
-
 
 class StepState(msgspec.Struct, gc=False):
     """A step: its newest attempt, the final statuses of earlier attempts, and details for snapshots."""
@@ -28,11 +26,6 @@ class StepState(msgspec.Struct, gc=False):
     artifacts: tuple[ArtifactRef, ...] = ()
     error: ErrorInfo | None = None
     reason_code: str | None = None
-
-    def status_of(self, attempt: int) -> StepStatus:
-        if attempt == self.attempt:
-            return self.status
-        return PENDING if self.past is None else self.past.get(attempt, PENDING)
 
     def next_attempt(self, attempt: int) -> None:
         """Move the current attempt to the earlier ones and begin another."""

@@ -17,7 +17,7 @@ class Node(msgspec.Struct):
     needs: tuple[int, ...]
     mentions: frozenset[str] | None  # steps whose results its expressions use; None: all
     body: bytes | None  # the inputs as JSON, if they contain no expression
-    secrets: bool  # the inputs name a secret, or may do so after evaluation
+    secrets: bool  # the inputs name a secret; those of a task may do so after evaluation
     queue: str | None = None  # the task queue of workers; None: the engine executes it
     needed_by: list[int] = []
     is_task: bool = False  # a task of a playbook

@@ -35,7 +35,7 @@ class PlanGraph:
             needs = tuple(dict.fromkeys(self.index[name] for name in step.depends_on))
             mentions = mentioned_steps(_texts(step))
             body = constant_body(step.inputs)
-            secrets = bool(step.secret_refs) or body is None or names_secret(step.inputs)
+            secrets = bool(step.secret_refs) or names_secret(step.inputs)
             queue = queue_of(step) if step.route is None else None  # in a playbook the tasks have queues
             self.nodes.append(Node(number, step, needs, mentions, body, secrets, queue))
         for node in self.nodes:

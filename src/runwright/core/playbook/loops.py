@@ -19,7 +19,7 @@ from runwright.core.expressions.value_types import is_integer
 from runwright.core.fold.loop_state import CTX_CONFLICT, LoopState
 from runwright.core.fold.playbook_state import size_of
 from runwright.core.graph.playbook_graph import PlaybookStep
-from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.context import Capacity
 from runwright.core.scheduling.loops import (
     collect_results,
     is_full,
@@ -28,7 +28,7 @@ from runwright.core.scheduling.loops import (
     next_iteration,
     store_items,
 )
-from runwright.core.scheduling.value_refs import inline_or_ref
+from runwright.core.scheduling.stored_values import inline_or_ref
 
 from .context import PlaybookContext
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -19,16 +19,13 @@ from runwright.core.expressions.template import evaluate_all, evaluate_copy
 from runwright.core.fold.playbook_state import PipelineState, StepVisit, pipeline_key
 from runwright.core.graph.node import Node
 from runwright.core.graph.playbook_graph import PlaybookGraph, PlaybookStep
-from runwright.core.scheduling.capacity import Capacity
-from runwright.core.scheduling.context import SchedulingContext
-from runwright.core.scheduling.drafts import Draft
+from runwright.core.scheduling.context import Capacity, Draft, SchedulingContext
 from runwright.core.scheduling.result_refs import key_prefix
 from runwright.core.scheduling.run_end import completed_payload, failed_payload
 from runwright.core.scheduling.scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from runwright.core.scheduling.steps import fail_running_steps
-from runwright.core.scheduling.stored_values import MissingValues
+from runwright.core.scheduling.stored_values import MissingValues, stored_result_field
 from runwright.core.scheduling.timers import DueTimes, timeout_error
-from runwright.core.scheduling.value_refs import stored_result_field
 
 from .arcs import evaluate_arcs
 from .context import PlaybookContext
@@ -507,20 +504,24 @@ class PlaybookScheduler:
         pipeline = self._playbook.state.pipelines[pipeline_key(parsed)]
         return self._scope.iteration(self._playbook.step_of(parsed), parsed, pipeline)
 
-    def unneeded_results(self, event: Draft) -> list[ResultPrefix]:
-        """Results whose scope ends with this event. Those that a crash leaves are found by `prune`."""
-        if not self._graph.transient_stores or event.event_type not in _CLOSING_EVENTS:
-            return []
-        path = parse_path(event.step_id or "")
-        if path is not None and (not self._playbook.is_started or path.owner in self._playbook.state.visits):
-            return []  # its arcs were not evaluated yet
+    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+        """Results whose scope ends with these events. Those that a crash leaves are found by `prune`."""
         prefixes: dict[ResultPrefix, None] = {}
+        if self._graph.transient_stores:
+            for event in events:
+                if event.event_type in _CLOSING_EVENTS:
+                    self._add_unneeded_results(parse_path(event.step_id or ""), prefixes)
+        return prefixes
+
+    def _add_unneeded_results(self, path: EntityPath | None, prefixes: dict[ResultPrefix, None]) -> None:
+        """Add the results whose scope ends with a step, or with the run if `path` is None."""
+        if path is not None and (not self._playbook.is_started or path.owner in self._playbook.state.visits):
+            return  # its arcs were not evaluated yet
         for transient in self._graph.transient_stores:
             if path is None or (transient.scope is ResultScope.STEP and transient.step == path.step):
                 store = transient.store or self._context.graph.store
                 prefix = key_prefix(transient.scope, self._context.run.run_id, path)
                 prefixes[ResultPrefix(store, prefix)] = None
-        return list(prefixes)
 
     # Workers
 

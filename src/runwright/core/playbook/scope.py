@@ -9,7 +9,7 @@ from runwright.contract.paths import EntityPath
 from runwright.contract.playbook import HTTP, ManifestStrategy
 from runwright.contract.refs import ErrorInfo
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.loop_state import StoredResult
+from runwright.core.fold.payload_reader import StoredResult
 from runwright.core.fold.playbook_state import AttemptOutcome, ManifestState, PipelineState, PlaybookState
 from runwright.core.graph.playbook_graph import Mentions, PlaybookGraph, PlaybookStep, reads_result
 from runwright.core.scheduling.loops import loop_items

@@ -1,25 +1,89 @@
-"""SchedulingContext: the state of one run, the time, and the drafts of a decision."""
+"""The data of a decision: the state of one run, the time, free capacity, and drafts of events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from runwright.contract import payloads
 from runwright.contract.events import RunIdentity
 from runwright.contract.keys import RUN
+from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
-from runwright.contract.transitions import STEP_TRANSITIONS, RunStatus
+from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, RunStatus
 from runwright.core.fold.evolve import transition
 from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 
-from .drafts import Draft, Payload, Violation, draft
 from .result_refs import StorageKey
 from .stored_values import StoredValues
 
+_encode = msgspec.json.Encoder().encode
+
+Payload = msgspec.Struct | dict[str, Any] | bytes | None
+
+
+class Draft(msgspec.Struct, gc=False):
+    """An event that a decision emitted: folded at once, appended later by the runtime."""
+
+    event_type: str
+    step_id: str | None
+    logical_attempt_id: int
+    raw_payload: bytes | None
+    emitted_at: str
+    engine_attempt_id: int
+    run_seq: int = 0  # not known yet
+    schema_version: int | None = None
+    is_append_boundary: bool = False  # the log may end here: an append may be split after this event
+
+
 OnEmitted = Callable[[Draft], None]
+
+
+class Violation(Exception):
+    """This engine was about to emit an event that the state machines forbid."""
+
+    def __init__(self, entity: str, invalid: InvalidTransition) -> None:
+        super().__init__(invalid.detail)
+        self.entity = entity
+        self.facts = {
+            "invalidTransitionDetected": True,
+            "expectedState": invalid.expected_state,
+            "actualState": invalid.actual_state,
+            "attemptedEventType": invalid.attempted_event_type,
+        }
+
+
+class Capacity:
+    """The slots that one decision may use. `closed`: nothing may start, not even steps that need no slot."""
+
+    def __init__(self, free: dict[StepClass, int], *, closed: bool = False) -> None:
+        self.free = free
+        self.closed = closed
+        self.refused = closed  # a step that could start was not started
+        self.short: set[StepClass] = set()  # classes without a free slot for a ready step
+        self.acquired: list[StepClass] = []
+
+    def has(self, step_class: StepClass) -> bool:
+        return self.free.get(step_class, 0) > 0
+
+    def mark_short(self, step_class: StepClass) -> None:
+        self.refused = True
+        self.short.add(step_class)
+
+    def is_available(self) -> bool:
+        return not self.closed and any(count > 0 for count in self.free.values())
+
+    def acquire(self, step_class: StepClass) -> bool:
+        if not self.has(step_class):
+            self.mark_short(step_class)
+            return False
+        self.free[step_class] -= 1
+        self.acquired.append(step_class)
+        return True
 
 
 class SchedulingContext:
@@ -63,7 +127,8 @@ class SchedulingContext:
         the next refold, and a Violation is recorded. A forbidden event about the run itself raises the Violation."""
         if path in self.suppressed_entities and event_type in STEP_TRANSITIONS:
             return
-        event = draft(event_type, self._now_text, self.engine_attempt, path, attempt, payload)
+        raw = payload if payload is None or isinstance(payload, bytes) else _encode(payload)
+        event = Draft(event_type, path, attempt, raw, self._now_text, self.engine_attempt)
         if (invalid := transition(self.state, event)) is not None:
             if path is None:
                 raise Violation(RUN, invalid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -17,9 +18,7 @@ from runwright.core.fold.state import StepState
 from runwright.core.graph.node import Node
 
 from .approvals import INPUT_TIMED_OUT, close_approval, fail_waiting_steps, has_approval
-from .capacity import Capacity
-from .context import SchedulingContext
-from .drafts import Draft
+from .context import Capacity, Draft, SchedulingContext
 from .foreach import ForeachLoops
 from .readiness import Readiness
 from .retry import may_retry
@@ -27,9 +26,8 @@ from .run_end import completed_payload, failed_payload
 from .scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from .scope import PlanScope
 from .steps import fail_running_steps, schedule_retry
-from .stored_values import MissingValues
+from .stored_values import MissingValues, inline_or_ref
 from .timers import WAIT_TIMED_OUT, DueTimes, timeout_error
-from .value_refs import inline_or_ref
 from .worker_steps import WorkerSteps, reclaim_unqueued_steps
 
 _EXECUTION_STARTS = frozenset({"StepStarted", "LoopIterationStarted"})
@@ -46,6 +44,7 @@ class DagScheduler:
         reclaim_unqueued_steps(context.graph, context.execution)
         self._due_times = DueTimes(context.execution)
         self._loops = ForeachLoops(context, self._scope)
+        self._has_loops = any(node.step.foreach is not None for node in context.graph.nodes)
         self._worker_steps = WorkerSteps(context, self.readiness)
         index = context.graph.index
         self._touched = dict.fromkeys(index[step_id] for step_id in context.state.steps if step_id in index)
@@ -79,7 +78,7 @@ class DagScheduler:
             self._start_retries(capacity)
         while True:
             self._start_ready(capacity)
-            if self._loops.has_work:
+            if self._has_loops and self._loops.has_work:
                 self._loops.advance(capacity)
             if not self._touched:
                 break
@@ -90,11 +89,13 @@ class DagScheduler:
         """End waits that are due, and schedule retries."""
         if self._due_times.waits:
             self._end_due_waits()
-        self._loops.schedule_retries()
+        if self._has_loops:
+            self._loops.schedule_retries()
         self.propagate_ends()
 
     def next_due(self) -> int | None:
-        return self._due_times.next_after(self._context.now)
+        due = self._due_times
+        return due.next_after(self._context.now) if due.waits or due.retries else None
 
     def requeue_retry(self, path: str) -> None:
         self._due_times.add_retry(path)
@@ -110,7 +111,8 @@ class DagScheduler:
                 if step_state.status is StepStatus.RUNNING:
                     self.readiness.on_started(index)
                     continue
-                self._loops.on_ended(index)
+                if self._has_loops:
+                    self._loops.on_ended(index)
                 if step_state.status is StepStatus.FAILED:
                     self._on_step_failed(index, step_state)
                 else:
@@ -343,9 +345,9 @@ class DagScheduler:
         del path
         return None
 
-    def unneeded_results(self, event: Draft) -> list[ResultPrefix]:
-        del event
-        return []
+    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+        del events
+        return ()
 
     # Workers
 

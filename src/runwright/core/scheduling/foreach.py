@@ -14,16 +14,13 @@ from runwright.core.fold.loop_state import RUNNING, LoopState
 from runwright.core.fold.payload_reader import read_payload
 from runwright.core.graph.node import Node
 
-from .capacity import Capacity
-from .context import SchedulingContext
-from .drafts import Draft
+from .context import Capacity, Draft, SchedulingContext
 from .loops import collect_results, is_full, loop_error, loop_items, next_iteration, store_items
 from .retry import may_retry
 from .scope import PlanScope
 from .steps import schedule_retry
-from .stored_values import MissingValues
+from .stored_values import MissingValues, inline_or_ref
 from .timers import WAIT_TIMED_OUT
-from .value_refs import inline_or_ref
 
 
 class ForeachLoops:

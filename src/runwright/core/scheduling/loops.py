@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from runwright.contract.refs import ErrorInfo
-from runwright.core.fold.loop_state import DONE, FAILED, LoopState, StoredResult
+from runwright.core.fold.loop_state import DONE, FAILED, LoopState
+from runwright.core.fold.payload_reader import StoredResult
 
 from .context import SchedulingContext
-from .stored_values import StoredValues
-from .value_refs import encode_item, inline_or_ref
+from .stored_values import StoredValues, encode_item, inline_or_ref
 
 _NO_RESULT = StoredResult()
 

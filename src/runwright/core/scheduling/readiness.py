@@ -9,7 +9,7 @@ from runwright.contract.transitions import StepStatus
 from runwright.core.fold.state import RunState, StepState
 from runwright.core.graph.plan_graph import PlanGraph
 
-from .capacity import Capacity
+from .context import Capacity
 
 NOT_RUN = frozenset({"CONDITION_FALSE", "DEPENDENCY_SKIPPED"})
 """Skip reasons that make dependents skip too."""

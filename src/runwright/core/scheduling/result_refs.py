@@ -14,7 +14,7 @@ from runwright.contract.playbook import ResultPolicy, ResultScope
 from runwright.contract.result_ref import ResultAddress, ResultMeta, ResultPreview, ResultRef, result_address
 from runwright.contract.timestamps import from_micros, to_micros
 
-from .value_refs import INLINE_LIMIT
+from .stored_values import INLINE_LIMIT
 
 PREVIEW = 1024  # bytes
 MANIFEST_INLINE = 1024  # bytes: the parts of a manifest stay in memory until the pipeline ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -11,8 +11,7 @@ from runwright.contract import payloads
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.core.graph.node import Node
 
-from .capacity import Capacity
-from .drafts import Draft
+from .context import Capacity, Draft
 
 
 class AttemptEnd(msgspec.Struct):
@@ -122,8 +121,8 @@ class Scheduler(Protocol):
         """The iteration of a playbook loop that a task belongs to; a sub-run receives it."""
         ...
 
-    def unneeded_results(self, event: Draft) -> list[ResultPrefix]:
-        """Stored results that can be deleted once this event is durable."""
+    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+        """Stored results that can be deleted once these events are durable."""
         ...
 
     # Workers

@@ -1,10 +1,11 @@
-"""Values that events hold by reference: a cache of what was fetched, and the look-up of results through it.
+"""Values in payloads: inline, or by a reference to their content. Referenced values are stored before the append.
 
 A decision never fetches. It raises `MissingValues`; the runtime fetches the references and decides again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, cast
 
 import msgspec
@@ -14,12 +15,61 @@ from runwright.contract.playbook import ResultScope
 from runwright.contract.result_ref import ref_digest
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.core.expressions.value_types import with_extra_fields
-from runwright.core.fold.loop_state import StoredResult
+from runwright.core.fold.payload_reader import StoredResult
 
-from .value_refs import stored_item
-
+INLINE_LIMIT = 64 * 1024
 CACHE_BYTES = 32 * 1024 * 1024
 """Bytes of JSON; decoded they take several times as much memory."""
+
+
+def reference(body: bytes) -> dict[str, Any]:
+    """The reference of this JSON value."""
+    digest = hashlib.sha256(body).hexdigest()
+    return {"uri": f"result:sha256:{digest}", "sha256": digest, "sizeBytes": len(body)}
+
+
+def inline_or_ref(name: str, body: bytes, pending: dict[Any, bytes]) -> tuple[str, bytes]:
+    """A payload field for this JSON: the value itself, or a reference with the value added to `pending`."""
+    if len(body) <= INLINE_LIMIT:
+        return name, body
+    ref = reference(body)
+    pending[ref["sha256"]] = body
+    return f"{name}Ref", msgspec.json.encode(ref)
+
+
+def stored_result_field(stored: StoredResult) -> dict[str, Any]:
+    """A payload field for a result that is stored already."""
+    if stored.ref is not None:
+        return {"resultRef": stored.ref}
+    extracted = {"extracted": stored.extracted} if stored.extracted else {}
+    return {"result": msgspec.Raw(stored.raw or b"null"), **extracted}
+
+
+_REF, _INLINE = "resultRef", "resultInline"
+_AMBIGUOUS = tuple(f'{{"{name}":'.encode() for name in (_REF, _INLINE))
+
+
+def encode_item(stored: StoredResult) -> bytes:
+    """A result in the list of all results of a loop: itself, or a reference. One that looks like those is wrapped."""
+    if stored.ref is not None:
+        return msgspec.json.encode({_REF: stored.ref})
+    raw = stored.raw or b"null"
+    return b'{"resultInline":' + raw + b"}" if raw.startswith(_AMBIGUOUS) else raw
+
+
+def stored_item(part: Any) -> StoredResult | None:
+    """The stored result that an item of such a list represents; None if it is the result itself."""
+    if not isinstance(part, dict) or len(part) != 1:  # pyright: ignore[reportUnknownArgumentType]
+        return None
+    mapping = cast("dict[str, Any]", part)
+    if _INLINE in mapping:
+        return StoredResult(msgspec.json.encode(mapping[_INLINE]))
+    ref = cast("dict[str, Any] | None", mapping.get(_REF) if isinstance(mapping.get(_REF), dict) else None)
+    return None if ref is None or not is_reference(ref) else StoredResult(ref=ref)
+
+
+def is_reference(ref: dict[str, Any]) -> bool:
+    return str(ref.get("uri")).startswith("result:sha256:") or ref.get("kind") == "result_ref"
 
 
 class MissingValues(Exception):

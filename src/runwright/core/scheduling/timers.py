@@ -48,8 +48,6 @@ class DueTimes:
     def next_after(self, now: int) -> int | None:
         """The next time in the future. An entry that is due already waits for something else: for capacity, or for
         the run to be resumed."""
-        if not self.waits and not self.retries:
-            return None
         self._drop_stale()
         heads = [heap[0][0] for heap in (self.waits, self.retries) if heap]
         return min((at for at in heads if at > now), default=None)

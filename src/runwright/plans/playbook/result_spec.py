@@ -17,7 +17,7 @@ from runwright.contract.playbook import (
 )
 from runwright.core.playbook.scope import RESERVED_NAMES
 from runwright.core.scheduling.result_refs import parse_field_path
-from runwright.core.scheduling.value_refs import INLINE_LIMIT
+from runwright.core.scheduling.stored_values import INLINE_LIMIT
 from runwright.plans.field_reader import FieldReader
 from runwright.plans.problems import INVALID_STEP, ProblemCollector, did_you_mean
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from runwright.contract.plan import StepClass
-from runwright.core.scheduling.capacity import Capacity
+from runwright.core.scheduling.context import Capacity
 from runwright.runtimes.protocols import ExecutorProtocol
 
 CLASSES = tuple(StepClass)

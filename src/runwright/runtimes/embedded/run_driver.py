@@ -10,7 +10,7 @@ from typing import Any
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.graph.node import Node
-from runwright.core.scheduling.drafts import Violation
+from runwright.core.scheduling.context import Violation
 from runwright.core.scheduling.signals import Stop
 from runwright.runtimes.facts import Fact, StepEnded
 from runwright.runtimes.session import RunSession
@@ -175,7 +175,7 @@ class RunDriver:
         else:
             decider.values.cache.trim()
         self._capacity.wait(self, capacity.short)
-        if not self.runner.is_closed:
+        if self.session.graph.has_queues and not self.runner.is_closed:
             self.offers.sync()
         if decider.status in ENDED:
             return True
