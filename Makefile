@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Cached byte code halves the start of the many processes that tests run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-dbt quick soak bench lint schemas clean
+.PHONY: demo serve test test-faults test-dbt quick soak bench lint schemas clean
 
 # An example plan, run with live progress.
 demo: $(VENV)/runtime
@@ -22,9 +22,13 @@ demo: $(VENV)/runtime
 serve: $(VENV)/server
 	@$(BIN)/runwright serve
 
-# Everything but dbt: lint, types, layers, every test on every store.
-test: lint
-	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q -m "not dbt"
+# Every test on every store, except those of the two suites below.
+test: $(VENV)/dev
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q -m "not dbt" --ignore tests/system/faults
+
+# Killed processes, lost databases, full disks, edited logs.
+test-faults: $(VENV)/dev
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q tests/system/faults
 
 # Steps that run dbt itself: each of its processes needs seconds to start.
 test-dbt: $(VENV)/dev

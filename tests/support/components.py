@@ -5,6 +5,7 @@ Tests that need a missing component are skipped with the reason, or fail if RUNW
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import importlib.util
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+
+import runwright as rw
 
 REQUIRED = set(filter(None, os.environ.get("RUNWRIGHT_REQUIRE", "").split(",")))
 
@@ -51,6 +54,13 @@ def die_with_parent() -> None:
     """In the child: request SIGKILL when the parent ends, for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+_RESET_SQL = Path(__file__).with_name("reset_store.sql")
+_END_SESSIONS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid();"
+)
 
 
 class Postgres:
@@ -170,13 +180,24 @@ class Postgres:
     def drop_database(self, name: str) -> None:
         self.sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def create_store(self, name: str) -> None:
+        """Create a database with the tables of a new store, which `reset_store` can restore."""
+
+        async def create_tables() -> None:
+            async with rw.open_log(self.url(name)):
+                pass
+
+        self.create_database(name)
+        asyncio.run(create_tables())
+        self.sql(_RESET_SQL.read_text(), name)
+
+    def reset_store(self, name: str) -> bool:
+        """End all sessions in a database, and restore the rows of a new store. False if its tables were changed."""
+        return self.sql(f"{_END_SESSIONS} SELECT fixture.reset()", name).splitlines()[-1] == "t"
+
     def empty_database(self, name: str) -> None:
         """End all sessions in a database, and drop all its tables."""
-        self.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid(); DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public",
-            name,
-        )
+        self.sql(f"{_END_SESSIONS} DROP SCHEMA IF EXISTS public CASCADE; CREATE SCHEMA public", name)
 
 
 class Bucket:

@@ -469,8 +469,8 @@ class Init:
 
 
 @pytest.mark.slow
-def test_init_creates_the_admin_token_once_in_a_private_file(postgres_url: str, tmp_path: Path) -> None:
-    init = Init(tmp_path, postgres_url)
+def test_init_creates_the_admin_token_once_in_a_private_file(empty_postgres_url: str, tmp_path: Path) -> None:
+    init = Init(tmp_path, empty_postgres_url)
     init.run()
     first = init.stored_files()
     assert first.keys() == {"store/pgpass", "worker/token", "admin/token"}
