@@ -23,7 +23,10 @@ from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.scheduling.context import Capacity
 from runwright.core.scheduling.scheduler import AttemptEnd, Scheduler
+from runwright.plans.loader import plan_from_dict
+from runwright.tools.registry import all_tools
 from simulation.playbooks import random_playbook
+from support.playbooks import noop, playbook
 
 SEEDS = {"quick": 50, "full": 250, "soak": 10_000}[os.environ.get("RUNWRIGHT_PROFILE", "quick")]
 CHUNK = 50
@@ -129,8 +132,28 @@ def compare_runs(seed: int) -> None:
             for decided_run in (steady, recovering):
                 decided_run.end(chosen.path, chosen.attempt, body, error)
         assert steady.decide() == recovering.decide(), turn
+        wake = steady.decider.next_wake()
+        assert wake is None or wake > steady.now
         if steady.decider.status is RunStatus.RUNNING:
             assert steady.scheduler.queued_for_workers() == recovering.scheduler.queued_for_workers(), turn
+
+
+def test_cancelled_run_does_not_wake_for_a_past_deadline() -> None:
+    """The tasks that no worker claimed expire with their step; while a claimed one is stopped, nothing expires."""
+    spec = {"policy": {"lifecycle": {"timeout_s": 10}}}
+    loop = {"in": [1, 2, 3], "iterator": "x", "spec": {"mode": "parallel", "max_in_flight": 3}}
+    plan = plan_from_dict(playbook({"step": "work", "spec": spec, "loop": loop, "tool": noop()}), all_tools()).plan
+    run = DecidedRun(plan, frozenset({"work/work"}))
+    run.decide()
+    path, attempt = next(iter(run.scheduler.queued_for_workers().items()))
+    assert run.scheduler.claim(path, attempt, "w")
+    run.now += 8_000_000
+    run.signal("CANCEL", 1)
+    run.decide()
+    run.now += 3_000_000
+    run.decide()
+    assert run.decider.stop is not None
+    assert run.decider.next_wake() is None
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

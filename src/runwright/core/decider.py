@@ -88,7 +88,7 @@ class Decider:
             return
         self.scheduler.propagate_ends()
         self.stop = None
-        if self.execution.pending_signals or self._has_deadline():
+        if self.execution.pending_signals or self._may_have_deadline():
             self.stop = apply_signals(SignalTarget(self._context, self.scheduler), stopped=stopped)
             if self.stop is not None or self.status in ENDED:
                 return
@@ -115,14 +115,12 @@ class Decider:
 
     def next_wake(self) -> int | None:
         """The next time in the future at which there is something to decide."""
-        due = self.scheduler.next_due()
-        if not self._has_deadline():
-            return due
-        times = (due, next_deadline(self._context))
+        deadline = next_deadline(self._context) if self._may_have_deadline() else None
+        times = (self.scheduler.next_due(), deadline)
         return min((time for time in times if time is not None and time > self.now), default=None)
 
-    def _has_deadline(self) -> bool:
-        """Whether the run has a timeout, or a pause that drains: `next_deadline` returns the time."""
+    def _may_have_deadline(self) -> bool:
+        """Whether `next_deadline` can return a time. Most runs have neither a timeout nor a pause that drains."""
         return self.graph.plan.timeout is not None or self.status is RunStatus.PAUSED
 
     def raw_inputs(self, node: Node) -> dict[str, Any]:
