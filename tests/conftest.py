@@ -105,6 +105,8 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
     yield postgres.url(name)
     if postgres.reset_store(name):
         _free_stores.append(name)
+    else:
+        postgres.drop_database(name)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -58,7 +59,7 @@ def die_with_parent() -> None:
 
 _RESET_SQL = Path(__file__).with_name("reset_store.sql")
 _END_SESSIONS = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database()"
     " AND pid <> pg_backend_pid();"
 )
 
@@ -188,7 +189,8 @@ class Postgres:
                 pass
 
         self.create_database(name)
-        asyncio.run(create_tables())
+        with ThreadPoolExecutor(1) as thread:  # a test may ask for the database while its event loop runs
+            thread.submit(asyncio.run, create_tables()).result()
         self.sql(_RESET_SQL.read_text(), name)
 
     def reset_store(self, name: str) -> bool:

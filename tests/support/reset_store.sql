@@ -1,4 +1,5 @@
--- Restores the rows of a new store in less time than to create its tables again.
+-- Restores the rows of a new store in less time than to create its tables again. Added or changed tables are detected;
+-- triggers, functions, constraints and other schemas are not: a test that creates them needs an empty database.
 
 CREATE SCHEMA fixture;
 

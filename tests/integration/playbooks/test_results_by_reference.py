@@ -40,7 +40,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     elif kind == "nats_object":
         table = {"url": request.getfixturevalue("nats").url, "bucket": f"b{tmp_path.name}".replace("_", "-")[-30:]}
     elif kind == "postgres":
-        table = {"url": request.getfixturevalue("postgres_url")}
+        table = {"url": request.getfixturevalue("empty_postgres_url")}
     else:
         table = {"folder": str(tmp_path / "kept")}
     lines = [f"[results.{kind}]", *(f'{name} = "{value}"' for name, value in table.items())]

@@ -88,7 +88,7 @@ async def test_rows_of_the_last_sql_statement_are_returned(
 ) -> None:
     database: dict[str, Any] = {"path": str(tmp_path / "shop.db")}
     if kind == "postgres":
-        database = {"connection": request.getfixturevalue("postgres_url")}
+        database = {"connection": request.getfixturevalue("empty_postgres_url")}
     make = "CREATE TABLE c(id INTEGER, name TEXT); INSERT INTO c VALUES (1, 'a;b'); SELECT count(*) AS n FROM c -- all"
     got = await run_tasks(file_store, {"t": {"kind": kind, "query": make, **database}})
     assert got == {"rows": [{"n": 1}], "row_count": 1}

@@ -196,7 +196,7 @@ def test_old_event_names_are_read_as_current_ones() -> None:
 
 
 @pytest.mark.slow
-async def test_policies_distinguish_postgres_errors(file_store: str, postgres_url: str) -> None:
+async def test_policies_distinguish_postgres_errors(file_store: str, empty_postgres_url: str) -> None:
     def task(query: str, state: str) -> dict[str, Any]:
         known = (
             f"outcome.pg.code == '{state}' and outcome.pg.sqlstate == '{state}' and outcome.error.kind == 'postgres'"
@@ -207,7 +207,7 @@ async def test_policies_distinguish_postgres_errors(file_store: str, postgres_ur
     twice = "create table t (n integer primary key); insert into t values (:n); insert into t values (:n)"
     document = playbook(
         {"step": "a", "tool": [{"typo": task("selec :n", "42601")}, {"twice": task(twice, "23505")}]},
-        workload={"url": postgres_url},
+        workload={"url": empty_postgres_url},
     )
     async with engine(file_store) as operations:
         snapshot, lines = await run_playbook(operations, document)

@@ -27,7 +27,7 @@ def database(request: pytest.FixtureRequest) -> str:
         return "sqlite:///shop.db"
     if request.param == "duckdb":
         return "duckdb:///shop.duckdb"
-    return request.getfixturevalue("postgres_url")
+    return request.getfixturevalue("empty_postgres_url")
 
 
 def step(step_id: str, connection: str, query: str, **more: Any) -> dict[str, Any]:
@@ -185,7 +185,7 @@ async def test_a_cancelled_query_stops(database: str) -> None:
 
 
 @pytest.mark.slow
-async def test_postgres_converts_text_to_its_own_types(postgres_url: str) -> None:
+async def test_postgres_converts_text_to_its_own_types(empty_postgres_url: str) -> None:
     query = (
         "select :d::date as d, :t::timestamptz as t, :n::numeric as n, :j::jsonb as j, :u::uuid as u, :l::int[] as l"
     )
@@ -197,15 +197,15 @@ async def test_postgres_converts_text_to_its_own_types(postgres_url: str) -> Non
         "u": "7f6b2f3e-5f0e-4b3b-9c0a-0a2a0d7f1d11",
         "l": [1, 2],
     }
-    (read,) = await results_of(step("s", postgres_url, query, args=args))
+    (read,) = await results_of(step("s", empty_postgres_url, query, args=args))
     (row,) = read["rows"]
     assert row == {**args, "t": "2026-01-02T03:04:05Z"}
-    assert (await error_of(step("s", postgres_url, "select :d::date", args={"d": "soon"}))).code == "SQL_ERROR"
+    assert (await error_of(step("s", empty_postgres_url, "select :d::date", args={"d": "soon"}))).code == "SQL_ERROR"
 
 
 @pytest.mark.slow
-async def test_unknown_and_unreachable_databases_differ_in_code(postgres_url: str) -> None:
-    wrong = await error_of(step("s", postgres_url.rpartition("/")[0] + "/no_such_database", "select 1"))
+async def test_unknown_and_unreachable_databases_differ_in_code(empty_postgres_url: str) -> None:
+    wrong = await error_of(step("s", empty_postgres_url.rpartition("/")[0] + "/no_such_database", "select 1"))
     assert (wrong.code, wrong.retryable) == ("DATABASE_REFUSED", False)
     unreachable = await error_of(step("s", "postgresql://someone@127.0.0.1:9/shop", "select 1"))
     assert (unreachable.code, unreachable.retryable) == ("DATABASE_UNREACHABLE", True)

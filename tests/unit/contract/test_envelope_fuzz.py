@@ -61,12 +61,8 @@ async def ingest_lines(lines: Sequence[bytes]) -> list[rw.Receipt | rw.Refusal]:
         return outcomes
 
 
-_RUNNER = asyncio.Runner()
-"""One event loop for all examples: to create one takes longer than to append an event."""
-
-
 def send(*lines: bytes) -> list[rw.Receipt | rw.Refusal]:
-    return _RUNNER.run(ingest_lines(lines))
+    return asyncio.run(ingest_lines(lines))
 
 
 # Events that are almost valid
