@@ -12,8 +12,11 @@ run_view.py       the folded state of a followed run
 event_text.py     one line of text per event
 run_report.py     the final report of a run
 hints.py          commands to type next
+signal_sender.py  sends signals through the server, or on the store
 doctor_checks.py  the checks of doctor
 terminal/         rendering and keyboard input
+
+RUN (an id, the start of one, or @last) is resolved by `resolve_run` of the log.
 
 Invariants: with --json only JSON goes to stdout, and messages go to stderr; exit codes do not depend on --json; the
 output of a followed run is written in threads, so that a blocked pipe or terminal does not block the engine.

@@ -31,19 +31,21 @@ from .run_params import fill_workload, given_of, merge_params
 from .run_scope import RunScope, local_actor, scope_of
 from .run_starter import ParentStep, RunStarter, StartRequest
 from .run_views import follow_to_end
-from .signal_policy import Policy
+from .signal_policy import SignalPolicy
 from .signal_rules import SignalDecision
 from .signal_service import SignalService, open_questions
 from .subruns import SubRuns, child_id
 
 
 class Operations:
-    def __init__(self, log: RunLog, engine: Engine, actor: Actor | None = None, policy: Policy | None = None) -> None:
+    def __init__(
+        self, log: RunLog, engine: Engine, actor: Actor | None = None, policy: SignalPolicy | None = None
+    ) -> None:
         self.log = log
         self.engine = engine
         self.services: RunServices = engine.services
         self.actor = actor or local_actor()
-        self.policy = policy or Policy()
+        self.policy = policy or SignalPolicy()
         self._starter = RunStarter(engine, self.actor)
         self._results = ResultReader(engine.services)
         if engine.services.sub_runs is None:

@@ -18,19 +18,19 @@ from runwright.plans.problems import did_you_mean
 from .signal_rules import RULES
 
 
-class Policy:
+class SignalPolicy:
     def __init__(
-        self, everywhere: frozenset[str] = frozenset(), places: Mapping[str, frozenset[str]] | None = None
+        self, everywhere: frozenset[str] = frozenset(), by_environment: Mapping[str, frozenset[str]] | None = None
     ) -> None:
         self._everywhere = everywhere
-        self._places = places or {}
+        self._by_environment = by_environment or {}
 
-    def needs_second(self, signal_type: str, environment_id: str) -> bool:
+    def needs_second_person(self, signal_type: str, environment_id: str) -> bool:
         """Whether a second person must confirm this signal."""
-        return signal_type in self._everywhere or signal_type in self._places.get(environment_id, ())
+        return signal_type in self._everywhere or signal_type in self._by_environment.get(environment_id, ())
 
 
-def read_policy(settings: Mapping[str, Any]) -> Policy:
+def read_policy(settings: Mapping[str, Any]) -> SignalPolicy:
     """Parse the table `[policy]`."""
     _check_names(settings, ("secondPerson", "environments"), "[policy]")
     places: Any = settings.get("environments", {})
@@ -43,7 +43,7 @@ def read_policy(settings: Mapping[str, Any]) -> Policy:
         rules = cast("dict[str, Any]", place)
         _check_names(rules, ("secondPerson",), f"[policy.environments.{name}]")
         there[name] = _signals(rules.get("secondPerson", []))
-    return Policy(_signals(settings.get("secondPerson", [])), there)
+    return SignalPolicy(_signals(settings.get("secondPerson", [])), there)
 
 
 def _signals(given: Any) -> frozenset[str]:

@@ -25,7 +25,7 @@ from runwright.runtimes.plan_resolver import PlanResolver
 from runwright.runtimes.recovery import fold_run
 from runwright.tools.base import Tool
 
-from .signal_policy import Policy
+from .signal_policy import SignalPolicy
 from .signal_rules import (
     PlanStep,
     Refused,
@@ -81,7 +81,7 @@ class SignalService:
         actor: Actor,
         applier: SignalApplier,
         rerun: Callable[..., Awaitable[str]],
-        policy: Policy | None = None,
+        policy: SignalPolicy | None = None,
     ) -> None:
         self.log = log
         self.actor = actor
@@ -89,7 +89,7 @@ class SignalService:
         self._find_tool = find_tool
         self._applier = applier
         self._rerun = rerun
-        self._policy = policy or Policy()
+        self._policy = policy or SignalPolicy()
 
     async def send(
         self,
@@ -116,7 +116,7 @@ class SignalService:
             await self._check_rate(row)
         graph = await self._graph(row)
         role, refusal = await self._evaluate(run_id, rule, request, graph)
-        second = refusal is None and self._needs_second(request, row.identity)
+        second = refusal is None and self._needs_second_person(request, row.identity)
         decision = self._decision(row.identity, request, rule, role, refusal)
         if second:
             decision = msgspec.structs.replace(
@@ -172,8 +172,8 @@ class SignalService:
             raise not_found(run_id)
         return row
 
-    def _needs_second(self, request: SignalRequest, run: RunIdentity) -> bool:
-        return self.actor.source != ENGINE and self._policy.needs_second(request.signal_type, run.environment_id)
+    def _needs_second_person(self, request: SignalRequest, run: RunIdentity) -> bool:
+        return self.actor.source != ENGINE and self._policy.needs_second_person(request.signal_type, run.environment_id)
 
     async def _evaluate(
         self, run_id: str, rule: Rule, request: SignalRequest, graph: PlanGraph | None

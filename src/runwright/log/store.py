@@ -48,9 +48,13 @@ class Store(ABC):
         self._listeners: list[Callable[[], None]] = []
 
     @abstractmethod
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Connect, create or migrate the tables, and open `append_queue` with the function that writes a request."""
+
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close `append_queue` and `notifier`, then everything that `open` opened."""
+
     @abstractmethod
     async def health(self) -> dict[str, Any]:
         """Return facts about the store for `doctor`."""

@@ -15,7 +15,10 @@ class SystemClock:
         return time.time_ns() // 1000
 
     monotonic = staticmethod(partial(time.clock_gettime, _STEADY_CLOCK))
-    """Includes the time that the machine is suspended, because leases expire in that time."""
+    """Includes the time that the machine is suspended, because leases expire in that time.
+
+    It is called several times per event, hence without a function of Python in between.
+    """
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

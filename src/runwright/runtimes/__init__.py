@@ -4,14 +4,14 @@ protocols.py        Execution, ExecutorProtocol, SubRunStarter: the interface to
 settings.py         EngineSettings
 commands.py         commands of a session to its runtime
 facts.py            facts: events outside the log (a step ended, a checkpoint was written) until they are durable
-recovery.py         fold the events of a run and rebuild its decider
+recovery.py         fold the events of a run, rebuild its decider, begin another engine attempt
 services.py         RunServices: log, executor, tools, stores and timers that all runs of a process share
 session.py          one run: apply facts, decide, append; an event keeps its id over append retries
 step_runner.py      prepares and starts the steps of a run, and turns their outcomes into facts
 plan_resolver.py    finds the plan of a run
 secret_resolver.py  resolves secrets for inputs
 value_fetcher.py    fetches values that a decision needs
-results.py          find and prune stored results of tasks
+results.py          stored results of tasks: load, delete at the end of their step or run, prune
 alerts.py           alerts for operators
 timers.py           timers on the wall clock and the monotonic clock
 background.py       background tasks of a process

@@ -1,4 +1,4 @@
-"""Results of tasks: find the result that an address names, and delete the stored results of finished runs."""
+"""Stored results of tasks: load one by its address, delete those whose step or run has ended."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from runwright.contract.result_ref import ResultAddress, parse_result_address
 from runwright.contract.transitions import ENDED
 from runwright.core.fold.payload_reader import read_payload
 from runwright.core.fold.playbook_state import attempt_outcome
+from runwright.core.scheduling.scheduler import ResultPrefix
 from runwright.log.protocols import run_or_none
 from runwright.log.run_log import RunLog
 from runwright.storage.file_store import reference_not_available
@@ -55,6 +56,18 @@ async def _result_at(log: RunLog, results: ValueStore, run: RunIdentity, address
             return msgspec.json.decode(await results.get(run, stored.ref))
         return None if stored.raw is None else msgspec.json.decode(stored.raw)
     raise reference_not_available(f"Result not found in run {address.run_id!r}")
+
+
+async def delete_unneeded_results(tiers: Tiers, run: RunIdentity, results: ResultPrefix) -> None:
+    """Delete the results of a step or run that has ended; `Scheduler.unneeded_results` names them.
+
+    Results that remain after a failure or a crash are found by `prune_results`.
+    """
+    try:
+        await tiers.delete_prefix(results.store, results.prefix)
+    except (RunwrightError, OSError) as error:
+        message, extra = "Run %s: deleting results from %s failed: %s", {"run": run.run_id, "tenant": run.tenant_id}
+        logger.warning(message, run.run_id, results.store, error, extra={"facts": extra})
 
 
 async def prune_results(log: RunLog, tiers: Tiers) -> dict[str, int | RunwrightError]:

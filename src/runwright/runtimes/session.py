@@ -21,7 +21,6 @@ from runwright.core.fold.state import inflight_count
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.scheduling.context import Capacity, Draft, Violation
 from runwright.core.scheduling.result_refs import StorageKey
-from runwright.core.scheduling.scheduler import ResultPrefix
 from runwright.log.append.authority import Fence
 from runwright.log.append.prepare import PreparedEvent, prepare_own
 
@@ -29,6 +28,7 @@ from .alerts import drain_timed_out, emergency_stop, invalid_transition
 from .commands import Execute
 from .facts import Fact, StepEnded
 from .recovery import restore_decider
+from .results import delete_unneeded_results
 from .services import RunServices
 
 logger = logging.getLogger("runwright.runtimes")
@@ -287,14 +287,7 @@ class RunSession:
     def _delete_unneeded_results(self, drafts: list[Draft]) -> None:
         """Delete results that these events make unneeded. They are in the log: no recovery needs the results."""
         for prefix in self.decider.scheduler.unneeded_results(drafts):
-            self.services.spawn(self._delete_results(prefix))
-
-    async def _delete_results(self, results: ResultPrefix) -> None:
-        try:
-            await self.services.results.tiers.delete_prefix(results.store, results.prefix)
-        except (RunwrightError, OSError) as error:
-            message = "Run %s: deleting results from %s failed: %s"
-            logger.warning(message, self.run.run_id, results.store, error, extra=self.log_extra)
+            self.services.spawn(delete_unneeded_results(self.services.results.tiers, self.run, prefix))
 
     def _report_violations(self) -> None:
         while self.decider.violations:

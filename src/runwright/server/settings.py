@@ -41,7 +41,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Time to receive the head of a request."""
     body_seconds: float = 60.0
     """Time to receive the body of a request."""
-    send_seconds: float = 60.0
+    stalled_reader_seconds: float = 60.0
     """Time for a caller to read the next part of a stream; then the connection is closed."""
 
     @property

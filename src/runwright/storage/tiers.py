@@ -25,7 +25,7 @@ from runwright.contract.result_ref import ResultRef, parse_result_address
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.core.scheduling.result_refs import (
     EXPIRING,
-    PASSING,
+    TEMPORARY_SCOPES,
     KeyParts,
     StorageKey,
     is_tag,
@@ -136,7 +136,7 @@ class Tiers:
     async def _prune(self, tier: Tier, has_ended: HasRunEnded) -> int:
         ended_runs = _EndedRuns(tier, has_ended)
         expired: list[str] = []
-        for scope in PASSING:
+        for scope in TEMPORARY_SCOPES:
             async for key in tier.list_keys(f"{scope}/"):
                 parts = read_result_key(key)
                 if parts is None:

@@ -774,7 +774,7 @@ async def test_artifacts_of_tasks_are_stored_and_listed(file_store: str) -> None
 
 
 async def test_run_end_lists_as_many_artifacts_as_fit(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runwright.core.scheduling.run_end.MAX_ARTIFACT_LIST_BYTES", 500)
+    monkeypatch.setattr("runwright.core.scheduling.run_end_payloads.MAX_ARTIFACT_LIST_BYTES", 500)
     put = {"kind": "artifact", "action": "put", "data": "{{ iter.n }}", "type": "note"}
     document = playbook({"step": "a", "loop": {"in": list(range(12)), "iterator": "n"}, "tool": [{"keep": put}]})
     async with engine(file_store) as operations:

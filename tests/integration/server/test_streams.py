@@ -169,7 +169,7 @@ async def test_slow_subscriber_continues_from_the_log(store: str, path: str, mon
 
 async def test_stalled_subscriber_is_cut_off_and_others_get_all(file_store: str) -> None:
     """A caller opens a stream and does not read it; it is disconnected, and the others receive every event."""
-    async with running_server(file_store, send_seconds=1.0) as server:
+    async with running_server(file_store, stalled_reader_seconds=1.0) as server:
         me = server.caller()
         run = rw.new_run("busy", "p")
         log = server.service.log

@@ -20,6 +20,7 @@ MAX_DEPTH = 100  # levels of an expression's tree
 MAX_RANGE_LENGTH = 100_000
 MAX_NUMBER_BITS = 4096  # bits of a whole number that an expression creates
 
+_NUMBER_TYPES = frozenset({int, float})
 _SCALAR_TYPES = frozenset({int, float, bool})
 _MAX_COST = 4 * 2**20  # units of one evaluation; a character costs 1
 _ITEM_COST = 4  # units that an item of a list costs
@@ -117,7 +118,7 @@ def to_text(budget: Budget, value: Any) -> str:
     """Render a value inside of other text: text unchanged, numbers as in Python, everything else as JSON."""
     if isinstance(value, str):
         return budget.charged_text(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if type(value) in _NUMBER_TYPES:
         return budget.charged_text(str(checked_number(value)))
     return to_json(budget, value)
 

@@ -67,7 +67,7 @@ class PlaybookGraph:
         mentioned = frozenset[str]().union(*(step.names for step in self.steps.values()))
         final = self.playbook.final_step
         self.mentioned_steps = steps & (mentioned | {final})  # the result of a final loop is the list, not its counts
-        self.transient_stores = _transient_stores(self.steps)
+        self.temporary_stores = _temporary_stores(self.steps)
         tasks = [task for step in self.steps.values() for task in step.route.tasks]
         self.result_stores = frozenset(task.result.store.kind for task in tasks if task.result.store.kind is not None)
         self.result_steps = frozenset(self.steps) if final is None else frozenset({final})
@@ -90,7 +90,7 @@ def _is_secrets(*tasks: Task) -> bool:
     return bool(tasks) and all(task.kind == SECRETS for task in tasks)
 
 
-class TransientStore(msgspec.Struct, frozen=True):
+class TemporaryStore(msgspec.Struct, frozen=True):
     """A store whose results are deleted when a step or a run ends."""
 
     scope: ResultScope
@@ -98,9 +98,9 @@ class TransientStore(msgspec.Struct, frozen=True):
     store: str | None
 
 
-def _transient_stores(steps: dict[str, PlaybookStep]) -> list[TransientStore]:
+def _temporary_stores(steps: dict[str, PlaybookStep]) -> list[TemporaryStore]:
     return [
-        TransientStore(task.result.store.scope, name, task.result.store.kind)
+        TemporaryStore(task.result.store.scope, name, task.result.store.kind)
         for name, step in steps.items()
         for task in step.route.tasks
         if task.result.store.scope in (ResultScope.STEP, ResultScope.EXECUTION)

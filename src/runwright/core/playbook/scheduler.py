@@ -21,7 +21,7 @@ from runwright.core.graph.node import Node
 from runwright.core.graph.playbook_graph import PlaybookGraph, PlaybookStep
 from runwright.core.scheduling.context import Capacity, Draft, SchedulingContext
 from runwright.core.scheduling.result_refs import key_prefix
-from runwright.core.scheduling.run_end import completed_payload, failed_payload
+from runwright.core.scheduling.run_end_payloads import completed_payload, failed_payload
 from runwright.core.scheduling.scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from runwright.core.scheduling.steps import fail_running_steps
 from runwright.core.scheduling.stored_values import MissingValues, stored_result_field
@@ -507,7 +507,7 @@ class PlaybookScheduler:
     def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
         """Results whose scope ends with these events. Those that a crash leaves are found by `prune`."""
         prefixes: dict[ResultPrefix, None] = {}
-        if self._graph.transient_stores:
+        if self._graph.temporary_stores:
             for event in events:
                 if event.event_type in _CLOSING_EVENTS:
                     self._add_unneeded_results(parse_path(event.step_id or ""), prefixes)
@@ -517,10 +517,10 @@ class PlaybookScheduler:
         """Add the results whose scope ends with a step, or with the run if `path` is None."""
         if path is not None and (not self._playbook.is_started or path.owner in self._playbook.state.visits):
             return  # its arcs were not evaluated yet
-        for transient in self._graph.transient_stores:
-            if path is None or (transient.scope is ResultScope.STEP and transient.step == path.step):
-                store = transient.store or self._context.graph.store
-                prefix = key_prefix(transient.scope, self._context.run.run_id, path)
+        for temporary in self._graph.temporary_stores:
+            if path is None or (temporary.scope is ResultScope.STEP and temporary.step == path.step):
+                store = temporary.store or self._context.graph.store
+                prefix = key_prefix(temporary.scope, self._context.run.run_id, path)
                 prefixes[ResultPrefix(store, prefix)] = None
 
     # Workers

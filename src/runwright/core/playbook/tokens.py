@@ -31,12 +31,13 @@ class TokenAdmission:
         for name in sorted(state.tokens, key=graph.positions.__getitem__):
             step = graph.steps[name]
             while (tokens := state.tokens.get(name)) and self._can_admit(name, step, active):
-                admitted = list(tokens) if step.join_upstream else tokens[:1]  # without a barrier each token is a visit
+                admitted = list(tokens) if step.join_upstream else tokens[:1]  # without a join each token is a visit
                 if not self.admit(step, name, admitted):
                     break
                 self._playbook.run.mark_append_boundary()
 
     def _can_admit(self, name: str, step: PlaybookStep, active: set[str]) -> bool:
+        """Whether tokens of a step may become a visit: a join waits while a step upstream of it is active."""
         if name == self._playbook.graph.playbook.final_step or self.is_denied(name):
             return False
         return not step.join_upstream & active

@@ -22,7 +22,7 @@ from .context import Capacity, Draft, SchedulingContext
 from .foreach import ForeachLoops
 from .readiness import Readiness
 from .retry import may_retry
-from .run_end import completed_payload, failed_payload
+from .run_end_payloads import completed_payload, failed_payload
 from .scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from .scope import PlanScope
 from .steps import fail_running_steps, schedule_retry
@@ -247,6 +247,7 @@ class DagScheduler:
         return min(names, key=lambda name: self._context.state.steps[name].completed_at or "")
 
     def skip_pending(self, code: str, reason: str) -> None:
+        """Skip every step that did not start. If the run failed, dependents of a failed step get DEPENDENCY_FAILED."""
         context = self._context
         dependents = self.readiness.depends_on_failure() if code == "RUN_FAILED" else ()
         for node in self._graph.nodes:

@@ -71,7 +71,7 @@ def place_result(keeping: ResultPolicy, address: ResultAddress, body: bytes, sto
 EXPIRING = "expiring"
 """Prefix of results that end only by their expiry time."""
 
-PASSING = (ResultScope.STEP, ResultScope.EXECUTION, ResultScope.WORKFLOW, EXPIRING)
+TEMPORARY_SCOPES = (ResultScope.STEP, ResultScope.EXECUTION, ResultScope.WORKFLOW, EXPIRING)
 """Prefixes of the keys of all results that are deleted at some time."""
 
 
@@ -93,7 +93,7 @@ def tag_of(key: str) -> str | None:
     """The key under which a run id is stored that is too long for a key, and is needed to delete results."""
     scope, _, rest = key.partition("/")
     name = rest.partition("/")[0]
-    return f"{scope}/{name}/id" if name.startswith(_LONG) and scope in PASSING and scope != EXPIRING else None
+    return f"{scope}/{name}/id" if name.startswith(_LONG) and scope in TEMPORARY_SCOPES and scope != EXPIRING else None
 
 
 def is_tag(key: str) -> bool:
@@ -111,7 +111,7 @@ def read_result_key(key: str) -> KeyParts | None:
     if is_tag(key):
         return KeyParts(key.partition("/")[0], None, None)
     parts = key.split("/")
-    if len(parts) != 4 or parts[0] not in (*PASSING, ResultScope.PERMANENT):
+    if len(parts) != 4 or parts[0] not in (*TEMPORARY_SCOPES, ResultScope.PERMANENT):
         return None
     until, _, rest = parts[3].partition("-")
     if len(rest.partition(".")[0]) != 64 or not (until == "kept" or until.isdecimal()):

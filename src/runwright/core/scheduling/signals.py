@@ -15,7 +15,7 @@ from runwright.core.fold.state import inflight_count
 
 from .approvals import approve, close_approval, deliver_event, deny
 from .context import SchedulingContext
-from .run_end import failed_payload
+from .run_end_payloads import failed_payload
 from .scheduler import Scheduler
 
 Signal = payloads.SignalDecided

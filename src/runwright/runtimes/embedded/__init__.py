@@ -6,7 +6,7 @@ capacity.py       free slots of the executor, shared by the runs
 lease_keeper.py   acquires and renews the lease of the process
 supervisor.py     polls for signals of other processes and for abandoned runs
 task_queue.py     the table of steps that are offered to workers, with their leases
-dispatcher.py     offers steps to workers and follows their leases
+dispatcher.py     offers steps to workers and follows their leases; lost workers
 worker_offers.py  the offered and remotely executing attempts of one run
 
 Invariants: only the owner of the lease drives a run; a worker receives its assignment only after the start of the step

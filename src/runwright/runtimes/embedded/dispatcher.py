@@ -68,7 +68,7 @@ class DrivenRun(Protocol):
     def is_running(self, path: str, attempt: int) -> bool: ...
     def is_offered(self, path: str, attempt: int) -> bool: ...
     def last_checkpoint(self, path: str) -> Any: ...
-    def next_engine_attempt(self) -> int: ...
+    def increment_engine_attempt(self) -> int: ...
 
 
 class RemoteExecution:
@@ -343,7 +343,7 @@ class Dispatcher:
         logger.warning("Run %s: worker %s was lost during %s", task.run_id, task.worker, task.path, extra=extra)
         execution.task = msgspec.structs.replace(task, state="OFFERED")
         if run is not None:
-            engine_attempt = run.next_engine_attempt()
+            engine_attempt = run.increment_engine_attempt()
             execution.assignment = msgspec.structs.replace(execution.assignment, engine_attempt=engine_attempt)
         self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, lost=True))
 

@@ -104,7 +104,8 @@ class RunDriver:
     def last_checkpoint(self, path: str) -> Any:
         return self.runner.last_checkpoint(path)
 
-    def next_engine_attempt(self) -> int:
+    def increment_engine_attempt(self) -> int:
+        """A worker was lost. After a crash `recovery.begin_engine_attempt` does this."""
         self.session.decider.engine_attempt += 1
         return self.session.decider.engine_attempt
 

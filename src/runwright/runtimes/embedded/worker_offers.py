@@ -30,7 +30,7 @@ class WorkerOffers:
     def sync(self) -> None:
         """Offer the attempts that are queued according to the log, and no others; hold them while the run is paused."""
         dispatcher, decider = self._dispatcher, self._session.decider
-        if dispatcher is None or not self._session.graph.has_queues:
+        if dispatcher is None:
             return
         run_id = self._session.run.run_id
         if decider.status in ENDED:

@@ -46,7 +46,7 @@ class EventStream:
     def __init__(self, context: RequestContext, receive: Any, send: Any) -> None:
         self._receive = receive
         self._send = send
-        self._send_seconds = context.service.settings.send_seconds
+        self._stalled_reader_seconds = context.service.settings.stalled_reader_seconds
         self._disconnected = asyncio.create_task(self._wait_for_disconnect())
 
     async def begin(self) -> None:
@@ -63,7 +63,7 @@ class EventStream:
         if self._disconnected.done():
             raise CallerGone
         try:
-            async with asyncio.timeout(self._send_seconds):
+            async with asyncio.timeout(self._stalled_reader_seconds):
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError:
             raise CallerGone from None

@@ -1,4 +1,4 @@
-"""The end of a run: its payload, with a bounded list of artifacts."""
+"""Payloads of the events that end a run, with a bounded list of artifacts."""
 
 from __future__ import annotations
 
