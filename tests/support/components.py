@@ -5,7 +5,6 @@ Tests that need a missing component are skipped with the reason, or fail if RUNW
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import importlib.util
@@ -21,13 +20,10 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-
-import runwright as rw
 
 REQUIRED = set(filter(None, os.environ.get("RUNWRIGHT_REQUIRE", "").split(",")))
 
@@ -183,14 +179,9 @@ class Postgres:
 
     def create_store(self, name: str) -> None:
         """Create a database with the tables of a new store, which `reset_store` can restore."""
-
-        async def create_tables() -> None:
-            async with rw.open_log(self.url(name)):
-                pass
-
         self.create_database(name)
-        with ThreadPoolExecutor(1) as thread:  # a test may ask for the database while its event loop runs
-            thread.submit(asyncio.run, create_tables()).result()
+        command = [sys.executable, "-m", "runwright", "list", "--store", self.url(name)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)  # a test's event loop may be running here
         self.sql(_RESET_SQL.read_text(), name)
 
     def reset_store(self, name: str) -> bool:
