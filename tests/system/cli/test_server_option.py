@@ -76,8 +76,10 @@ def served(folder: Path) -> Iterator[ServerShell]:
     ):
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
-        yield ServerShell(folder, address)
-        server.terminate()
+        try:
+            yield ServerShell(folder, address)
+        finally:
+            server.terminate()
         assert server.wait(20) == 0
 
 
