@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from runwright.cli.main import main
+from support.paths import ROOT
 
 SLOW = """
 plan: slow
@@ -38,7 +39,11 @@ def run_in_process(folder: Path, arguments: Sequence[str], environment: dict[str
     saved = (sys.argv, sys.stdin, sys.stdout, sys.stderr, dict(os.environ), Path.cwd(), list(sys.path))
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
-    imported = _modules_below(Path(tempfile.gettempdir()))  # Plans of other tests: the command must not find them.
+    imported = {  # Plans of other tests: the command must not find them. The checkout may be in the same folder.
+        name: module
+        for name, module in _modules_below(Path(tempfile.gettempdir())).items()
+        if not (module.__file__ or "").startswith((f"{ROOT}/", f"{sys.prefix}/"))
+    }
     for name in imported:
         del sys.modules[name]
     try:
