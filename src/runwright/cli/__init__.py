@@ -2,6 +2,7 @@
 
 main.py           the click group; loads the module of a subcommand when the subcommand is run
 session.py        shared options, exit codes, error output; opens the store or connects to the server
+run_argument.py   resolves RUN (an id, the start of one, or @last) to a run id
 commands/         the subcommands
 attach.py         attaches the terminal to a run: drives it or watches it, handles Ctrl-C
 detach.py         run --detach: drives a run in a background process
@@ -15,8 +16,6 @@ hints.py          commands to type next
 signal_sender.py  sends signals through the server, or on the store
 doctor_checks.py  the checks of doctor
 terminal/         rendering and keyboard input
-
-RUN (an id, the start of one, or @last) is resolved by `resolve_run` of the log.
 
 Invariants: with --json only JSON goes to stdout, and messages go to stderr; exit codes do not depend on --json; the
 output of a followed run is written in threads, so that a blocked pipe or terminal does not block the engine.

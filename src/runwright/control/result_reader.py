@@ -14,7 +14,7 @@ from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.decider import Decider
 from runwright.core.scheduling.stored_values import MissingValues, stored_item
 from runwright.runtimes.recovery import fold_run
-from runwright.runtimes.results import load_result
+from runwright.runtimes.result_loader import load_result
 from runwright.runtimes.services import RunServices
 
 

@@ -11,7 +11,8 @@ step_runner.py      prepares and starts the steps of a run, and turns their outc
 plan_resolver.py    finds the plan of a run
 secret_resolver.py  resolves secrets for inputs
 value_fetcher.py    fetches values that a decision needs
-results.py          stored results of tasks: load, delete at the end of their step or run, prune
+result_loader.py    loads a stored result by its address
+result_cleanup.py   deletes stored results whose step or run has ended
 alerts.py           alerts for operators
 timers.py           timers on the wall clock and the monotonic clock
 background.py       background tasks of a process

@@ -28,7 +28,7 @@ from .alerts import drain_timed_out, emergency_stop, invalid_transition
 from .commands import Execute
 from .facts import Fact, StepEnded
 from .recovery import restore_decider
-from .results import delete_unneeded_results
+from .result_cleanup import delete_unneeded_results
 from .services import RunServices
 
 logger = logging.getLogger("runwright.runtimes")

@@ -26,14 +26,14 @@ from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.storage.artifacts import ArtifactStore
 from runwright.storage.json_encoding import check_checkpoint, encode_result
 from runwright.tools.base import STEP_RAISED, ApprovalTool, Lane, StepContext, StepError, TimerTool, Tool
-from runwright.tools.secrets import Mask
+from runwright.tools.secret_mask import Mask
 from runwright.tools.sub_plan import PARAMS_ARE_LOGGED
 
 from .alerts import late_result
 from .commands import Execute
 from .facts import CheckpointRequested, Fact, InputRequested, StepEnded, WaitStarted
 from .protocols import Execution
-from .results import load_result
+from .result_loader import load_result
 from .secret_resolver import SecretResolver, SecretsNeeded
 from .session import RunSession
 from .value_fetcher import fetch_values

@@ -2,7 +2,8 @@
 
 An event is read and encoded once for all subscribers. A subscriber that falls behind is marked as lagging and receives
 nothing more: it catches up from the log at its own pace and subscribes again. So no subscriber loses an event or gets
-one twice, and a slow reader does not slow down the others.
+one twice, and a slow reader does not slow down the others. A reader that does not read at all is disconnected by
+`EventStream` in `routes/streams.py` after `stalled_reader_seconds`.
 """
 
 from __future__ import annotations

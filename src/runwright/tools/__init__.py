@@ -9,7 +9,8 @@ python.py, shell.py, http.py, artifact.py, sql/, dbt/
 playbook/            the same kinds with the inputs and results of NoETL playbooks
 child_process.py     child process with captured output, killed with its process group and with this process
 connection_cache.py  objects that are expensive to open, cached per event loop
-secrets.py           secret providers, and masking of secrets in output
+secrets.py           secret providers
+secret_mask.py       masking of secrets in output, results and errors
 
 Invariants: `check` runs before a run starts, without executing user code, and reports problems as a sentence; inputs
 may still hold expressions then, so `run` checks the evaluated inputs again. A failed step raises StepError with a code.

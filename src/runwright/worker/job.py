@@ -21,7 +21,8 @@ from runwright.runtimes.executor.work import Outcome, Work
 from runwright.storage.json_encoding import check_checkpoint, encode_result
 from runwright.tools.base import StepContext, Tool
 from runwright.tools.python import make_importable
-from runwright.tools.secrets import Mask, SecretContext, SecretsProvider
+from runwright.tools.secret_mask import Mask
+from runwright.tools.secrets import SecretContext, SecretsProvider
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from runwright.tools.secrets import CommandSecrets, FileSecrets, Mask, SecretContext, create_provider
+from runwright.tools.secret_mask import Mask
+from runwright.tools.secrets import CommandSecrets, FileSecrets, SecretContext, create_provider
 from support.engine import engine, run_plan, step_of
 
 VALUE = 'p4ss/w0rd"with quotes + ünïcode'

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.session import Session, command
 from runwright.cli.signal_sender import open_signal_sender
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -29,7 +30,7 @@ async def approve_command(
     payload: dict[str, Any] = {} if step is None else {"stepId": step}
     if fields:
         async with open_signal_sender(session) as sender:
-            run_id = (await sender.log.resolve_run(run)).identity.run_id
+            run_id = await resolve_run_id(sender.log, run)
             declared = _declared_fields(await sender.questions(run_id), step)
             payload["answer"] = _parse_fields(fields, declared)
     return await send_signal(session, run, "APPROVE", payload, reason)

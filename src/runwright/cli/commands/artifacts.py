@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.session import EXIT_OK, Session, command
 from runwright.cli.terminal.formatting import print_table
 from runwright.config.artifact_store import artifact_store
@@ -32,7 +33,7 @@ def _store(session: Session) -> ArtifactStore:
 async def _list(session: Session, run: str) -> int:
     """List the artifacts of a run, whether it completed, failed or is running."""
     async with session.open() as log:
-        artifacts = await artifacts_of(log, (await log.resolve_run(run)).identity.run_id)
+        artifacts = await artifacts_of(log, await resolve_run_id(log, run))
     if session.as_json:
         session.print_json([{"stepId": step_id, **msgspec.to_builtins(ref)} for step_id, ref in artifacts])
         return EXIT_OK
@@ -69,7 +70,7 @@ async def _get(session: Session, uri: str, output: str, run: str) -> int:
 
 async def _get_remote(session: Session, run: str, uri: str, output: Path) -> int:
     async with session.remote() as remote:
-        run_id = (await remote.log.resolve_run(run)).identity.run_id
+        run_id = await resolve_run_id(remote.log, run)
         found = [ref for _, ref in await artifacts_of(remote.log, run_id) if ref.uri == uri and ref.sha256]
         if not found:
             raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, f"Artifact {uri} not found in run {run_id}.")

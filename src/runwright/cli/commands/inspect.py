@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.run_view import plan_of_run
 from runwright.cli.session import EXIT_OK, Session, command
 from runwright.cli.terminal.formatting import (
@@ -224,7 +225,7 @@ async def _select_events(
                 ErrorCode.INVALID_ARGUMENT, "RUN is required, or --type and --since for events of all runs."
             )
         return _search(log, names, from_micros(parse_time(since, log.clock.now())))
-    run_id = (await log.resolve_run(run)).identity.run_id
+    run_id = await resolve_run_id(log, run)
     if names is None and entity is None and since is None:
         return log.follow(run_id, after) if follow else log.events(run_id, after)
     if follow or since is not None:
@@ -296,7 +297,7 @@ def _payload_summary(record: RunEventRecord) -> str:
 async def alerts_command(session: Session, run: str | None) -> int:
     """List alerts of one run or of all runs, oldest first."""
     async with session.open() as log:
-        run_id = None if run is None else (await log.resolve_run(run)).identity.run_id
+        run_id = None if run is None else await resolve_run_id(log, run)
         alerts = await log.alerts(run_id)
     if session.as_json:
         session.print_json(alerts)

@@ -12,6 +12,7 @@ import msgspec
 
 from runwright.cli.attach import open_reader
 from runwright.cli.outputs import StdoutWriter
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.run_view import plan_of_run
 from runwright.cli.session import EXIT_OK, Session, command
 from runwright.cli.terminal.formatting import strip_ansi
@@ -39,7 +40,7 @@ async def logs_command(session: Session, run: str, step: str | None, follow: boo
     """
     writer = StdoutWriter()
     async with open_reader(session) as (log, logs):
-        run_id = (await log.resolve_run(run)).identity.run_id
+        run_id = await resolve_run_id(log, run)
         if step is not None:
             await _check_step(log, run_id, step)
         batches = _follow(log, logs, run_id, step, attempt) if follow else _read(logs, run_id, step, attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from runwright.cli.attach import open_run_operations
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.session import EXIT_OK, Session, command
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.control.bootstrap import open_operations
@@ -24,7 +25,7 @@ async def _get(session: Session, run: str, ref: str | None) -> int:
     REF selects the result of a step, or of a task by its address (noetl://execution/...).
     """
     async with open_run_operations(session) as operations:
-        run_id = (await operations.log.resolve_run(run)).identity.run_id
+        run_id = await resolve_run_id(operations.log, run)
         value = await (operations.run_result(run_id) if ref is None else operations.result(run_id, ref))
     session.print_json(value)
     return EXIT_OK

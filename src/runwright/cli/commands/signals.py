@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from runwright.cli.hints import CommandHints
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.session import EXIT_OK, EXIT_REFUSED, Session, command, show_error
 from runwright.cli.signal_sender import open_signal_sender
 from runwright.cli.terminal.formatting import printable, styled_status
@@ -99,7 +100,7 @@ async def signal_command(
 async def confirm_command(session: Session, run: str, signal_id: str, deny: bool, reason: str | None) -> int:
     """Confirm a signal that requires a second person. `runwright events` shows its id."""
     async with open_signal_sender(session) as sender:
-        run_id = (await sender.log.resolve_run(run)).identity.run_id
+        run_id = await resolve_run_id(sender.log, run)
         decision = await sender.confirm(run_id, signal_id, agree=not deny, reason=reason)
         return await _show_decision(session, sender.log, run_id, decision, expects_rejection=deny)
 
@@ -113,7 +114,7 @@ async def send_signal(
     signal_id: str | None = None,
 ) -> int:
     async with open_signal_sender(session) as sender:
-        run_id = (await sender.log.resolve_run(run)).identity.run_id
+        run_id = await resolve_run_id(sender.log, run)
         decision = await sender.signal(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
         return await _show_decision(session, sender.log, run_id, decision)
 

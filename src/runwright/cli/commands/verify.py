@@ -15,6 +15,7 @@ import msgspec
 
 from runwright import __version__
 from runwright.cli.doctor_checks import DoctorCheck, check_result_stores, check_server, check_settings
+from runwright.cli.run_argument import resolve_run_id
 from runwright.cli.session import EXIT_OK, EXIT_PROBLEMS, Session, command
 from runwright.cli.terminal.formatting import plural, print_table, printable
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -59,7 +60,7 @@ async def verify_command(
         differences = [] if anchor_file is None else await _compare_anchor(session, log, anchor_file, key_file)
         is_named = run is not None and any(finding.run_id == run for finding in differences)
         is_deleted = run is not None and is_named and await _is_deleted(log, run)
-        run_id = run if is_deleted or run is None else (await log.resolve_run(run)).identity.run_id
+        run_id = run if is_deleted or run is None else await resolve_run_id(log, run)
         findings += [finding for finding in differences if run_id in (None, finding.run_id)]
         if is_deleted:
             return _show_findings(session, findings, {"runs": 0, "events": 0}, anchor_file)

@@ -24,7 +24,7 @@ from runwright.runtimes.alerts import engine_failed
 from runwright.runtimes.background import cancel_all, log_failure
 from runwright.runtimes.commands import commands_of
 from runwright.runtimes.recovery import begin_engine_attempt, restore_decider
-from runwright.runtimes.results import prune_periodically, prune_results
+from runwright.runtimes.result_cleanup import prune_periodically, prune_results
 from runwright.runtimes.services import FOREVER, RunServices
 from runwright.runtimes.session import RunSession
 from runwright.storage.output.files import StepLogs

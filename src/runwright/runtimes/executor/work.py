@@ -17,7 +17,7 @@ from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.storage.json_encoding import encode_result
 from runwright.tools.base import STEP_RAISED, Lane, StepContext, StepError, Tool, enter_step
-from runwright.tools.secrets import Mask
+from runwright.tools.secret_mask import Mask
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """Server-sent events of one run or of all runs.
 
 `Last-Event-ID` is the position to resume from: for a run the number of its last event, for all runs a cursor of the
-log. No event is lost or sent twice, also when the caller reconnects to another server.
+log. No event is lost or sent twice, also when the caller reconnects to another server. A slow reader catches up from
+the log (`event_broadcaster.py`); one that does not read at all is disconnected after `stalled_reader_seconds`.
 """
 
 from __future__ import annotations

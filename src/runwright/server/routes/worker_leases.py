@@ -23,7 +23,7 @@ from runwright.control.run_views import artifacts_of
 from runwright.runtimes.alerts import late_result
 from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome
 from runwright.runtimes.executor.work import MAX_MESSAGE_LENGTH
-from runwright.runtimes.results import load_result
+from runwright.runtimes.result_loader import load_result
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import json_response, problem_responses, validate_storable
 from runwright.server.schemas import Beat, BeatAnswer, LeaseList, SavedState, StepOutputUpload, TakeSteps, WantedResult

@@ -1,61 +1,24 @@
-"""Stored results of tasks: load one by its address, delete those whose step or run has ended."""
+"""Deletes stored results that no later step needs, because their step or run has ended."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import msgspec
 
 from runwright.contract import payloads
 from runwright.contract.clock import Clock
 from runwright.contract.errors import RunwrightError
 from runwright.contract.events import RunIdentity
-from runwright.contract.result_ref import ResultAddress, parse_result_address
 from runwright.contract.transitions import ENDED
 from runwright.core.fold.payload_reader import read_payload
-from runwright.core.fold.playbook_state import attempt_outcome
 from runwright.core.scheduling.scheduler import ResultPrefix
 from runwright.log.protocols import run_or_none
 from runwright.log.run_log import RunLog
-from runwright.storage.file_store import reference_not_available
 from runwright.storage.tiers import Tiers
-from runwright.storage.values import ValueStore
 
 logger = logging.getLogger("runwright.runtimes")
 
 PRUNE_INTERVAL = 3600.0  # seconds
 MAX_PARENTS = 100
-
-_END_EVENTS = ("TaskAttemptDone", "TaskDone", "TaskAttemptFailed", "TaskFailed")
-
-
-async def load_result(log: RunLog, results: ValueStore, ref: Any, tenant_id: str) -> Any:
-    """Return the result that a reference, or the text of its address, names.
-
-    Raises REFERENCE_NOT_AVAILABLE if there is none, or if its run belongs to another tenant.
-    """
-    text: Any = ref.get("ref") if isinstance(ref, dict) else ref  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    address = parse_result_address(text) if isinstance(text, str) else None
-    if address is None:
-        raise reference_not_available(f"Invalid result address: {text!r}")
-    row = await run_or_none(log, address.run_id)
-    if row is None or row.identity.tenant_id != tenant_id:
-        raise reference_not_available(f"Run {address.run_id!r} not found")
-    return await _result_at(log, results, row.identity, address)
-
-
-async def _result_at(log: RunLog, results: ValueStore, run: RunIdentity, address: ResultAddress) -> Any:
-    """Return the result of an attempt. Its storage location is read from the log, not trusted from the caller."""
-    for event_type in _END_EVENTS:
-        record = await log.find_event(address.run_id, event_type, str(address.path), address.attempt)
-        if record is None:
-            continue
-        stored = attempt_outcome(record).result
-        if stored.ref is not None:
-            return msgspec.json.decode(await results.get(run, stored.ref))
-        return None if stored.raw is None else msgspec.json.decode(stored.raw)
-    raise reference_not_available(f"Result not found in run {address.run_id!r}")
 
 
 async def delete_unneeded_results(tiers: Tiers, run: RunIdentity, results: ResultPrefix) -> None:
