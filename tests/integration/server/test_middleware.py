@@ -191,7 +191,7 @@ async def test_unfinished_headers_time_out(file_store: str) -> None:
 
 async def test_slow_body_times_out(file_store: str) -> None:
     async with running_server(file_store, body_seconds=0.5) as server:
-        head = b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        head = b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{"
         status, problem = problem_in(await raw(server, head))
         assert (status, problem["code"]) == (408, "REQUEST_TIMEOUT")
 

@@ -11,6 +11,7 @@ import pytest
 
 import runwright as rw
 from runwright.server import event_broadcaster as hub
+from runwright.server.routes.streams import HEARTBEAT_SECONDS
 from runwright.server.service import Service
 from support.server import WAITING, Caller, run_path, running_server
 from support.waiting import until
@@ -205,7 +206,8 @@ async def test_disconnected_subscriber_is_removed(file_store: str) -> None:
         run_id = (await me.start(WAITING))["runId"]
         async with aclosing(me.stream(f"{run_path(run_id)}/stream")) as events:
             await anext(events)
-        await _wait_for_no_subscribers(server.service)
+        async with asyncio.timeout(HEARTBEAT_SECONDS / 2):  # noticed at once, not by the next heartbeat
+            await _wait_for_no_subscribers(server.service)
         await me.signal(run_id, "CANCEL")
 
 

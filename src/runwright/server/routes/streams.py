@@ -61,13 +61,16 @@ class EventStream:
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body. Raises CallerGone if the caller has disconnected or does not read in time."""
-        if self._disconnected.done():
-            raise CallerGone
+        self.check_connected()
         try:
             async with asyncio.timeout(self._stalled_reader_seconds):
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError:
             raise CallerGone from None
+
+    def check_connected(self) -> None:
+        if self._disconnected.done():
+            raise CallerGone
 
     async def end(self) -> None:
         self._disconnected.cancel()
@@ -259,6 +262,7 @@ def _encode_log_event(event: BroadcastEvent, positions: list[int], event_format:
 
 
 async def _wait(stream: EventStream, subscriber: Subscriber) -> None:
+    stream.check_connected()  # `wake_on_disconnect` has no effect before this wait.
     await subscriber.wait(HEARTBEAT_SECONDS)
     if not subscriber.has_pending:
         await stream.write(b":\n\n")
