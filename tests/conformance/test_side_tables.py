@@ -11,7 +11,7 @@ import runwright as rw
 from runwright.auth.audit import Audit, AuditFilter
 from runwright.auth.roles import Actor
 from runwright.auth.tokens import Tokens
-from runwright.control.idempotency import request_key, run_of_request
+from runwright.control.idempotency import run_of_request
 from runwright.control.run_scope import local_actor
 
 MakeLog = Callable[..., rw.RunLog]
@@ -93,9 +93,9 @@ async def test_concurrent_requests_with_one_key_get_one_run(make_log: MakeLog) -
         request = ("t", "p", "e", "plan", "1", "order-1")
         found = await asyncio.gather(*(run_of_request(log.store.side_tables, request, f"run-{n}") for n in range(10)))
         assert len(set(found)) == 1
-        assert await run_of_request(log.store.side_tables, request, None) == found[0]
-        other = await run_of_request(log.store.side_tables, (*request[:5], "order-2"), None)
-        assert other == await run_of_request(log.store.side_tables, (*request[:5], "order-2"), None) != found[0]
+        assert await run_of_request(log.store.side_tables, request, "later") == found[0]
+        other = (*request[:5], "order-2")
+        assert await run_of_request(log.store.side_tables, other, "r2") == "r2"
+        assert await run_of_request(log.store.side_tables, other, "r3") == "r2"
         with pytest.raises(rw.RunwrightError):
-            await run_of_request(log.store.side_tables, (*request[:5], "a|b"), None)
-        assert request_key(request) == "dddacb29814b3c75d6c8badccc5a798cc89863c1c4670d105b360fdf8ccd5601"
+            await run_of_request(log.store.side_tables, (*request[:5], "a|b"), "r4")

@@ -149,6 +149,10 @@ def _approval_requested(subject: str, payload: Payload, _record: RunEventRecord)
     return f"{subject} requests approval: {payload.get('prompt')}" + (f" (fields: {fields})" if fields else "")
 
 
+def _child_run(subject: str, payload: Payload, _record: RunEventRecord) -> str:
+    return f"{subject} is the run {payload.get('childRunId')}"
+
+
 def _loop_started(subject: str, payload: Payload, _record: RunEventRecord) -> str:
     reused = payload.get("carriedOver")
     return f"{subject} has {payload.get('total', 0):,} iterations" + (f", {reused:,} of them reused" if reused else "")
@@ -251,6 +255,7 @@ _FORMATTERS: dict[str, Formatter] = {
     "ApprovalGranted": _with_actor("approved"),
     "ApprovalDenied": _with_actor("denied"),
     "StepOverridden": _text("inputs overridden"),
+    "ChildRunInitiated": _child_run,
     "CheckpointWritten": _text("wrote a checkpoint"),
     "LoopStarted": _loop_started,
     "LoopDone": _loop_done,

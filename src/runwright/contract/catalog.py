@@ -87,6 +87,7 @@ def _table() -> dict[str, EventType]:
     add("NextEvaluated", "next.evaluated", entity, server, p.NextEvaluated, "The arcs that matched and those that fired")
     add("ResultStored", "result.stored", entity, worker, p.ResultStored, "A large value was stored outside of the log")
     add("ResultManifestUpdated", "result.manifest.updated", entity, worker, p.ResultStored, "A part was added to a manifest")
+    add("ChildRunInitiated", "step.child.initiated", entity, server, p.ChildRunInitiated, "The run of a step is about to be created with this id")
     add("CheckpointWritten", "step.checkpoint.written", entity, worker, p.CheckpointWritten, "A step stored a checkpoint")
     add("ApprovalRequested", "step.approval.requested", entity, server, p.Approval, "A person was asked for approval")
     add("ApprovalGranted", "step.approval.granted", entity, server, p.Approval, "A person approved")

@@ -204,6 +204,12 @@ class ResultStored(SnakePayload, frozen=True):
     extracted: JsonObject | None = None
 
 
+class ChildRunInitiated(Payload, frozen=True):
+    child_run_id: Name | None = None
+    attempt: int | None = None  # of the step; an id that was taken is followed by another one for the same attempt
+    plan_sha256: str | None = None
+
+
 class CheckpointWritten(Payload, frozen=True):
     state: Any = None
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from uuid import UUID
-
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.side_tables import SideTables
 
@@ -15,13 +12,9 @@ Request = tuple[str, ...]
 """tenantId, projectId, environmentId, planId, planVersion, runRequestId"""
 
 
-def request_key(request: Request) -> str:
-    """A hash over the six ids."""
-    return sha256("|".join(request).encode()).hexdigest()
-
-
-async def run_of_request(side_tables: SideTables, request: Request, run_id: str | None) -> str:
-    """The run id of a request: that of its first arrival, or one derived from the request."""
+async def run_of_request(side_tables: SideTables, request: Request, run_id: str) -> str:
+    """The run id of a request: `run_id`, unless the request has arrived before. Not derived from the request: another
+    caller could take a derived id first."""
     for part in request:
         if not 0 < len(part) <= 512 or "|" in part or "\0" in part:
             raise RunwrightError(
@@ -31,7 +24,6 @@ async def run_of_request(side_tables: SideTables, request: Request, run_id: str 
         raise RunwrightError(
             ErrorCode.INVALID_ARGUMENT, f"The ids of a request must have at most {MAX_BYTES} bytes together."
         )
-    wanted = run_id or str(UUID(hex=request_key(request)[:32], version=4))
-    await side_tables.write("insert_request", *request, wanted)
+    await side_tables.write("insert_request", *request, run_id)
     found = await side_tables.read("find_request", *request)
     return found[0][0]

@@ -13,12 +13,11 @@ from runwright.contract.events import RunEventRecord, RunIdentity
 from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
+from runwright.core.fold.execution_state import ChildRun
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import RunRow
-from runwright.log.protocols import run_or_none
 from runwright.log.run_log import RunLog
 from runwright.log.validation import not_found
-from runwright.plans.registry import hash_from_ref
 from runwright.runtimes.embedded.engine import Engine
 from runwright.runtimes.executor.executor import Work
 from runwright.runtimes.recovery import fold_run
@@ -34,7 +33,7 @@ from .run_views import follow_to_end
 from .signal_policy import SignalPolicy
 from .signal_rules import SignalDecision
 from .signal_service import SignalService, open_questions
-from .subruns import SubRuns, child_id
+from .subruns import SubRuns, is_child_run
 
 
 class Operations:
@@ -112,22 +111,25 @@ class Operations:
             await self.resume(started.run_id)
         return started.run_id
 
-    async def start_child(self, run_id: str, work: Work, parent: RunIdentity) -> None:
-        """Start the sub-run of a step, or resume it. A second attempt carries over what succeeded in the first."""
+    async def start_child(self, child: ChildRun, work: Work, parent: RunIdentity, before: ChildRun | None) -> None:
+        """Start the sub-run of a step, or resume it. A second attempt carries over what succeeded in the first.
+
+        Raises RUN_ALREADY_EXISTS if the id belongs to a run that is not this sub-run.
+        """
         context = work.context
-        graph = await self.services.plans.graph(hash_from_ref(work.inputs.ref), parent.tenant_id)
+        graph = await self.services.plans.graph(child.plan_sha256, parent.tenant_id)
         files = await self._sub_plan_files(parent.run_id)
         inherited = context.workload if work.inputs.inherit else None
         fork = None
-        if context.attempt > 1:
-            before = child_id(parent.run_id, context.step_id, context.attempt - 1)
-            params = fill_workload(graph.plan, merge_params(graph.plan, work.inputs.params, inherited), before)
+        is_same_plan = before is not None and before.plan_sha256 == child.plan_sha256
+        if before is not None and is_same_plan and await is_child_run(self.log, before, parent):
+            params = fill_workload(graph.plan, merge_params(graph.plan, work.inputs.params, inherited), before.run_id)
             fork = await self._fork_of_child(before, graph, params)
         parent_step = ParentStep(parent, context.step_id, files, context.iteration, inherited)
         request = StartRequest(
             plan=graph.plan,
             params=work.inputs.params or {},
-            run_id=run_id,
+            run_id=child.run_id,
             trigger="api",
             fork=fork,
             parent=parent_step,
@@ -138,9 +140,9 @@ class Operations:
         started = await self.log.find_event(run_id, "RunStarted")
         return {} if started is None else (started.payload or {}).get("subPlans") or {}
 
-    async def _fork_of_child(self, run_id: str, graph: PlanGraph, params: dict[str, Any]) -> Fork | None:
-        row = await run_or_none(self.log, run_id)
-        if row is None or row.status is not RunStatus.FAILED:  # None: its start was refused
+    async def _fork_of_child(self, child: ChildRun, graph: PlanGraph, params: dict[str, Any]) -> Fork | None:
+        row = await self.log.find_run(child.run_id)
+        if row.status is not RunStatus.FAILED:
             return None
         fork, before = await self._fork(row, graph, None, force=False)
         return fork if before == params else None

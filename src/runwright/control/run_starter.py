@@ -18,6 +18,7 @@ from runwright.contract.plan import SCHEMA_VERSION, ExecutionPlan, Step
 from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.timestamps import from_micros
 from runwright.core.expressions.template import has_expression
+from runwright.core.fold.execution_state import ChildRun
 from runwright.plans.input_checks import is_dynamic
 from runwright.plans.registry import SUB_PLAN, find_registered, hash_from_ref
 from runwright.plans.secret_refs import secret_names
@@ -29,6 +30,7 @@ from .idempotency import run_of_request
 from .rerun import Fork
 from .run_params import check_params, fill_workload, merge_params
 from .run_scope import RunScope, scope_of
+from .subruns import is_child_run
 
 
 class ParentStep(msgspec.Struct, frozen=True):
@@ -100,18 +102,21 @@ class RunStarter:
             has_id = request.run_id is not None or request.request_id is not None
             if error.code != ErrorCode.RUN_ALREADY_EXISTS or not has_id:
                 raise
-            await self._check_same(run, sha256, queued)
+            if parent is None:
+                await self._check_same(run, sha256, queued)
+            elif not await is_child_run(self._log, ChildRun(1, run.run_id, sha256), parent.run):
+                raise _id_taken(run.run_id) from None
             return StartResult(run.run_id, is_new=False)
         return StartResult(run.run_id, is_new=True)
 
     async def _identity(self, request: StartRequest, scope: RunScope, sha256: str) -> RunIdentity:
-        plan, run_id = request.plan, request.run_id
+        plan, run_id = request.plan, request.run_id or self._log.ids.run_id()
         version = plan.metadata.plan_version or sha256
         if request.request_id is not None:
             key = (*msgspec.structs.astuple(scope), plan.plan_id, version, request.request_id)
             run_id = await run_of_request(self._log.store.side_tables, key, run_id)
         return RunIdentity(
-            run_id=run_id or self._log.ids.run_id(),
+            run_id=run_id,
             tenant_id=scope.tenant_id,
             project_id=scope.project_id,
             environment_id=scope.environment_id,
@@ -209,12 +214,10 @@ class RunStarter:
             )
 
     async def _check_same(self, run: RunIdentity, sha256: str, wanted: payloads.RunQueued) -> None:
-        """Refuse a run id that belongs to a run of another tenant, plan or parent, or with other parameters."""
+        """Refuse a run id that belongs to a run of another tenant or plan, with other parameters, or to a sub-run."""
         run_id = run.run_id
         if (await self._log.find_run(run_id)).identity.tenant_id != run.tenant_id:
-            raise RunwrightError(
-                ErrorCode.RUN_ALREADY_EXISTS, f"The run id {run_id!r} is taken. Choose another run id."
-            )
+            raise _id_taken(run_id)
         queued = await self._log.find_event(run_id, "RunQueued")
         started = await self._log.find_event(run_id, "RunStarted")
         reference: dict[str, Any] = {} if started is None else (started.payload or {}).get("planRef") or {}
@@ -222,12 +225,16 @@ class RunStarter:
             message = f"Run {run_id!r} is a run of another plan, or of another version of it. Choose another run id."
             raise RunwrightError(ErrorCode.PLAN_MISMATCH, message)
         existing: dict[str, Any] = {} if queued is None else queued.payload or {}
-        if existing.get("parentRunId") != wanted.parent_run_id:
-            message = f"Run {run_id!r} belongs to another parent run. Choose another run id."
+        if existing.get("parentRunId") is not None:
+            message = f"Run {run_id!r} is a step of another run. Choose another run id."
             raise RunwrightError(ErrorCode.PLAN_MISMATCH, message)
         if (existing.get("params") or {}) != wanted.params:
             message = f"Run {run_id!r} was started with other parameters. Choose another run id."
             raise RunwrightError(ErrorCode.PLAN_MISMATCH, message)
+
+
+def _id_taken(run_id: str) -> RunwrightError:
+    return RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"The run id {run_id!r} is taken. Choose another run id.")
 
 
 def _queued(request: StartRequest, run: RunIdentity, params: dict[str, Any]) -> payloads.RunQueued:

@@ -16,6 +16,7 @@ from runwright.contract.paths import EntityPath, parse_path
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.core.decider import Decider
+from runwright.core.fold.execution_state import ChildRun
 from runwright.core.scheduling.scheduler import AttemptEnd
 
 
@@ -117,27 +118,26 @@ class InputRequested:
     def on_abandoned(self, error: RunwrightError) -> None: ...
 
 
-class CheckpointRequested:
-    def __init__(self, path: str, attempt: int, state: bytes, on_done: Callable[[Exception | None], None]) -> None:
+class _AwaitedFact:
+    """A fact of a running attempt, which waits until the fact is durable."""
+
+    def __init__(self, path: str, attempt: int, on_done: Callable[[Exception | None], None]) -> None:
         self.path = path
         self.attempt = attempt
-        self.state = state
         self._on_done: Callable[[Exception | None], None] | None = on_done
 
     def apply(self, decider: Decider) -> None:
         if self._on_done is None:
             return  # given up
-        if not decider.scheduler.is_running(self.path, self.attempt):
-            self.on_abandoned(
-                RunwrightError(ErrorCode.STEP_TERMINAL, "This attempt has ended: it was stopped or abandoned.")
-            )
+        if decider.scheduler.is_running(self.path, self.attempt):
+            self.emit(decider)
             return
-        path = parse_path(self.path)
-        entity = self.path
-        if path is not None and not path.indexes and path.task is None:
-            entity = str(EntityPath(path.step, path.visit, self.attempt))
-        ordinal = decider.execution.checkpoint_counts.get(entity, 0) + 1
-        decider.emit("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)})
+        self.on_abandoned(
+            RunwrightError(ErrorCode.STEP_TERMINAL, "This attempt has ended: it was stopped or abandoned.")
+        )
+
+    def emit(self, decider: Decider) -> None:
+        raise NotImplementedError
 
     def on_durable(self) -> None:
         self._finish(None)
@@ -146,7 +146,35 @@ class CheckpointRequested:
         self._finish(error)
 
     def _finish(self, error: Exception | None) -> None:
-        """Call back the step that waits for its checkpoint, once."""
+        """Call back the attempt that waits, once."""
         on_done, self._on_done = self._on_done, None
         if on_done is not None:
             on_done(error)
+
+
+class ChildRunNamed(_AwaitedFact):
+    """The id of the run of a step. The run is created when the id is in the log."""
+
+    def __init__(self, path: str, child: ChildRun, on_done: Callable[[Exception | None], None]) -> None:
+        super().__init__(path, child.attempt, on_done)
+        self._child = child
+
+    def emit(self, decider: Decider) -> None:
+        ordinal = len(decider.execution.child_runs.get(self.path, ())) + 1
+        child = self._child
+        initiated = payloads.ChildRunInitiated(child.run_id, child.attempt, child.plan_sha256)
+        decider.emit("ChildRunInitiated", self.path, ordinal, initiated)
+
+
+class CheckpointRequested(_AwaitedFact):
+    def __init__(self, path: str, attempt: int, state: bytes, on_done: Callable[[Exception | None], None]) -> None:
+        super().__init__(path, attempt, on_done)
+        self.state = state
+
+    def emit(self, decider: Decider) -> None:
+        path = parse_path(self.path)
+        entity = self.path
+        if path is not None and not path.indexes and path.task is None:
+            entity = str(EntityPath(path.step, path.visit, self.attempt))
+        ordinal = decider.execution.checkpoint_counts.get(entity, 0) + 1
+        decider.emit("CheckpointWritten", entity, ordinal, {"state": msgspec.Raw(self.state)})

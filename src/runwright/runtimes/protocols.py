@@ -7,6 +7,7 @@ from typing import Protocol
 
 from runwright.contract.events import RunIdentity
 from runwright.contract.plan import StepClass
+from runwright.core.fold.execution_state import ChildRun
 from runwright.runtimes.executor.executor import Outcome, Work
 
 
@@ -24,12 +25,24 @@ class Execution(Protocol):
         ...
 
 
+class NamedChildRuns(Protocol):
+    """The runs of the attempts of a step, as the log of its run names them."""
+
+    def find(self, attempt: int) -> ChildRun | None: ...
+
+    async def add(self, child: ChildRun) -> None:
+        """Write the name to the log; returns when it is durable."""
+        ...
+
+
 class SubRunStarter(Protocol):
     """Executes steps that are runs of other plans."""
 
-    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution: ...
+    def start(
+        self, work: Work, parent: RunIdentity, named: NamedChildRuns, done: Callable[[Outcome], None]
+    ) -> Execution: ...
 
-    async def stop(self, parent: RunIdentity, path: str, attempt: int) -> None:
+    async def stop(self, parent: RunIdentity, child: ChildRun) -> None:
         """Cancel the run of a step, although no process waits for it."""
         ...
 

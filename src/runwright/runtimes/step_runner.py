@@ -20,7 +20,6 @@ from runwright.core.graph.plan_graph import NodeAddress
 from runwright.core.scheduling.loops import loop_items
 from runwright.core.scheduling.scheduler import Timeout
 from runwright.core.scheduling.stored_values import MissingValues
-from runwright.plans.registry import SUB_PLAN
 from runwright.plans.secret_refs import SecretPlace, find_secret_places, insert_secrets
 from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.storage.artifacts import ArtifactStore
@@ -30,6 +29,7 @@ from runwright.tools.secret_mask import Mask
 from runwright.tools.sub_plan import PARAMS_ARE_LOGGED
 
 from .alerts import late_result
+from .child_runs import ChildRunsOfStep
 from .commands import Execute
 from .facts import CheckpointRequested, Fact, InputRequested, StepEnded, WaitStarted
 from .protocols import Execution
@@ -132,9 +132,9 @@ class StepRunner:
     async def stop_sub_runs(self, interrupted: Sequence[Execute]) -> None:
         """Stop the sub-runs of a run that ends. They end first: after its end nothing refers to them."""
         for each in interrupted:
-            address = self._session.graph.find(each.path)
-            if address is not None and address.node.step.kind == SUB_PLAN and self._services.sub_runs is not None:
-                await self._services.sub_runs.stop(self._session.run, each.path, each.attempt)
+            child = self._session.decider.execution.child_run(each.path, each.attempt)
+            if child is not None and self._services.sub_runs is not None:
+                await self._services.sub_runs.stop(self._session.run, child)
 
     # Launching
 
@@ -185,7 +185,8 @@ class StepRunner:
         done = partial(self._on_ended, running)
         if running.lane is Lane.RUN:
             assert self._services.sub_runs is not None
-            running.execution = self._services.sub_runs.start(work, self._session.run, done)
+            named = ChildRunsOfStep(self._session, self._report, running.path)
+            running.execution = self._services.sub_runs.start(work, self._session.run, named, done)
         else:
             running.execution = self._services.executor.start(work, done)
         self._watch_timeout(running)

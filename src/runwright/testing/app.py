@@ -35,7 +35,7 @@ from runwright.runtimes.embedded.engine import Engine
 from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.runtimes.executor.work import run_tool
 from runwright.runtimes.mock import MockExecutor
-from runwright.runtimes.protocols import Execution
+from runwright.runtimes.protocols import Execution, NamedChildRuns
 from runwright.runtimes.services import RunServices
 from runwright.runtimes.settings import EngineSettings
 from runwright.storage.output.files import StepLogs
@@ -250,10 +250,12 @@ class _ScriptedSubRuns(SubRuns):
         self._script = script
         self._executor = executor
 
-    def start(self, work: Work, parent: RunIdentity, done: Callable[[Outcome], None]) -> Execution:
+    def start(
+        self, work: Work, parent: RunIdentity, named: NamedChildRuns, done: Callable[[Outcome], None]
+    ) -> Execution:
         if work.context.step_id in self._script or work.step.step_id in self._script:
             return self._executor.start(work, done)
-        return super().start(work, parent, done)
+        return super().start(work, parent, named, done)
 
 
 def _owner(path: str) -> str:

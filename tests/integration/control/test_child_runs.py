@@ -282,11 +282,45 @@ def read_hash() -> str:
     return content_hash(plan_body(read_data(parent()).plan))
 
 
-async def test_unrelated_run_with_the_id_of_a_child_fails_the_step() -> None:
+async def test_unrelated_run_with_the_id_of_a_child_is_left_alone() -> None:
     async with engine("memory://", stop_grace=0.3) as operations:
         await run_plan(operations, {"plan": "other", "steps": [{"id": "a", "noop": {}}]}, run_id="r/sub")
-        snapshot = await run_plan(operations, parent(), run_id="r")
-        assert step_of(snapshot, "sub").error.code == "PLAN_MISMATCH"
+        before = await operations.log.read("r/sub")
+        assert (await run_plan(operations, parent(), run_id="r")).status == "COMPLETED"
+        assert await operations.log.read("r/sub") == before
+        named = await wait_for_event(operations, "r", "ChildRunInitiated", "sub")
+        assert (named.payload or {})["childRunId"].startswith("r/sub.")
+
+
+async def test_run_of_the_child_plan_is_no_child_of_the_parent() -> None:
+    """It has the id and the plan of the sub-run, but its log names no parent."""
+    async with engine("memory://", stop_grace=0.3) as operations:
+        await run_plan(operations, Path("child.yaml"), run_id="r/sub")
+        assert (await run_plan(operations, parent(), run_id="r")).status == "COMPLETED"
+        named = await wait_for_event(operations, "r", "ChildRunInitiated", "sub")
+        assert (named.payload or {})["childRunId"] != "r/sub"
+
+
+async def test_child_id_taken_after_it_was_named_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"plan": "other", "steps": [{"id": "a", "noop": {}}]}
+    async with engine("memory://", stop_grace=0.3) as operations:
+        start_child = operations.start_child
+        is_first = True
+
+        async def take_id_first(*args: Any) -> None:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                await run_plan(operations, other, run_id="r/sub")
+            await start_child(*args)
+
+        monkeypatch.setattr(operations, "start_child", take_id_first)
+        assert (await run_plan(operations, parent(), run_id="r")).status == "COMPLETED"
+        events = [event for event in await operations.log.read("r") if event.event_type == "ChildRunInitiated"]
+        named = [(event.payload or {})["childRunId"] for event in events]
+        assert named[0] == "r/sub"
+        assert named[1].startswith("r/sub.")
+        assert (await operations.log.snapshot(named[1])).status == "COMPLETED"
 
 
 def test_a_childs_id_is_never_too_long() -> None:

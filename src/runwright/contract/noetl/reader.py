@@ -37,7 +37,8 @@ _FIELDS = {
     name: frozenset(field.encode_name for field in msgspec.structs.fields(kind.payload))
     for name, kind in CATALOG.items()
 }
-_CHECKPOINT = CATALOG["CheckpointWritten"].dotted  # emitted by a step or by one of its tasks
+_STEP_OR_TASK_EVENTS = frozenset(CATALOG[name].dotted for name in ("CheckpointWritten", "ChildRunInitiated"))
+"""Events of a step or of one of its tasks."""
 _replace = msgspec.structs.replace
 IDENTIFYING_TYPES = frozenset(name for name in CATALOG if name.startswith(("Step", "Task", "LoopIteration")))
 """Event types from which the ids of steps and tasks are learned."""
@@ -197,7 +198,7 @@ def _entity_type(dotted: str, document: dict[str, Any]) -> str:
     """Return the entity type. One of an earlier model is replaced by the family of the event's current name."""
     declared = document.get("entity_type")
     entity = declared if declared in ENTITIES else dotted.partition(".")[0]
-    return "task" if dotted == _CHECKPOINT and isinstance(document.get("task_run_id"), str) else entity
+    return "task" if dotted in _STEP_OR_TASK_EVENTS and isinstance(document.get("task_run_id"), str) else entity
 
 
 def _with_entity_id(document: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _STATUS = {
 _ENTITIES_WITH_ATTEMPTS = ("step", "loop", "task", "result")
 """Entities that have attempts. A repeated decision is not an attempt."""
 
-ORDINAL_TYPES = frozenset({"CheckpointWritten", "PolicyAdmitEvaluated"})
+ORDINAL_TYPES = frozenset({"CheckpointWritten", "ChildRunInitiated", "PolicyAdmitEvaluated"})
 """Types that occur several times for one entity: `logicalAttemptId` is their ordinal, not an attempt."""
 
 _MODEL_PAYLOAD_PREFIXES = ("Task", "Policy", "Next", "Result")

@@ -47,6 +47,7 @@ LoopIterationFailed     counters, loop_state, playbook_state
 NextEvaluated           playbook_state
 ResultStored            -
 ResultManifestUpdated   playbook_state
+ChildRunInitiated       execution_state
 CheckpointWritten       execution_state
 ApprovalRequested       evolve, execution_state
 ApprovalGranted         evolve, execution_state

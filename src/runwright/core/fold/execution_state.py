@@ -30,6 +30,14 @@ class PendingInput(msgspec.Struct, frozen=True):
     key: str | None = None
 
 
+class ChildRun(msgspec.Struct, frozen=True):
+    """The run of an attempt of a step, as the log of its parent names it. It may not exist yet."""
+
+    attempt: int
+    run_id: str
+    plan_sha256: str
+
+
 class ExecutionState(msgspec.Struct):
     """State for the driver of a run.
 
@@ -55,6 +63,7 @@ class ExecutionState(msgspec.Struct):
     loops: dict[str, LoopState] = {}
     checkpoints: dict[str, bytes] = {}
     checkpoint_counts: dict[str, int] = {}
+    child_runs: dict[str, list[ChildRun]] = {}  # in the order of the log
     overrides: dict[str, dict[str, Any]] = {}
     override_counts: dict[str, int] = {}
     params_update_count: int = 0
@@ -77,6 +86,11 @@ class ExecutionState(msgspec.Struct):
     def has_pending_signal(self, *kinds: str) -> bool:
         """Return whether a signal of one of these types was accepted and is not processed yet."""
         return any(signal.signal_type in kinds for signal in self.pending_signals.values())
+
+    def child_run(self, path: str, attempt: int) -> ChildRun | None:
+        """Return the run of an attempt of a step: the newest that the log names."""
+        named = (child for child in reversed(self.child_runs.get(path, ())) if child.attempt == attempt)
+        return next(named, None)
 
     def stores_result_of(self, step_id: str) -> bool:
         return self.mentioned_steps is None or step_id in self.mentioned_steps
@@ -152,6 +166,12 @@ def _on_retry_scheduled(execution: ExecutionState, event: FoldableEvent) -> None
     execution.retry_at[path] = micros_or_zero(payload.next_attempt_at)
     if payload.signal_id is not None:
         execution.retry_signal_ids[path] = payload.signal_id
+
+
+def _on_child_run_initiated(execution: ExecutionState, event: FoldableEvent) -> None:
+    payload = read_payload(payloads.ChildRunInitiated, event)
+    child = ChildRun(payload.attempt or 0, payload.child_run_id or "", payload.plan_sha256 or "")
+    execution.child_runs.setdefault(event.step_id or "", []).append(child)
 
 
 class _Checkpoint(payloads.Payload, frozen=True):
@@ -236,6 +256,7 @@ HANDLERS: dict[str, Callable[[ExecutionState, FoldableEvent], None]] = {
     "StepFailed": _on_step_ended,
     "StepSkipped": _on_step_ended,
     "StepRetryScheduled": _on_retry_scheduled,
+    "ChildRunInitiated": _on_child_run_initiated,
     "CheckpointWritten": _on_checkpoint_written,
     "StepOverridden": _on_step_overridden,
     "RunParamsUpdated": _on_params_updated,
