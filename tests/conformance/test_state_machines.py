@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -169,6 +170,47 @@ async def test_run_is_found_by_its_engine_reference(make_log: MakeLog, event: Hi
         with pytest.raises(rw.RunwrightError) as caught:
             await log.find_engine_run("temporal", "wf", "r")
         assert caught.value.code == "RUN_NOT_FOUND"
+
+
+TEMPORAL = {"provider": "temporal", "namespace": "prod", "workflowId": "wf", "runId": "r7"}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"engineRunRef": "temporal://prod/interpreter/wf/r7"},
+        {"engineRunRef": TEMPORAL},
+        {"engineRunRef": "temporal://prod/interpreter/wf/r7", "engineRun": TEMPORAL},
+    ],
+    ids=["text", "object", "both"],
+)
+async def test_run_is_found_by_every_form_of_its_reference(
+    make_log: MakeLog, event: History, payload: dict[str, Any]
+) -> None:
+    async with make_log() as log:
+        await log.append([event("RunQueued"), event("RunStarted", **payload)])
+        assert (await log.find_engine_run("temporal", "wf", "r7", scope="prod")).identity.run_id == "run-1"
+        assert (await log.snapshot("run-1")).engine_run_ref in (
+            "temporal://prod/interpreter/wf/r7",
+            "temporal://prod/-/wf/r7",
+        )
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.find_engine_run("temporal", "wf", "r7", scope="staging")
+        assert caught.value.code == "RUN_NOT_FOUND"
+        assert (await log.rebuild(check=True)).different == []
+
+
+async def test_provider_ids_are_looked_up_within_a_tenant(make_log: MakeLog) -> None:
+    async with make_log() as log:
+        for tenant in ("a", "b"):
+            history = History(f"of-{tenant}", tenant_id=tenant)
+            await log.append([history("RunQueued"), history("RunStarted", engineRun=TEMPORAL)])
+        for tenant in ("a", "b"):
+            row = await log.find_engine_run("temporal", "wf", "r7", tenant_id=tenant)
+            assert row.identity.run_id == f"of-{tenant}"
+        with pytest.raises(rw.RunwrightError) as caught:
+            await log.find_engine_run("temporal", "wf", "r7")
+        assert caught.value.code == "INVALID_ARGUMENT"
 
 
 async def test_payload_of_a_pending_approval_cannot_be_redacted(make_log: MakeLog, event: History) -> None:

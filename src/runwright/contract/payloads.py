@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from .refs import ArtifactRef, EngineRun, ErrorInfo, JsonObject, Name, PlanRef
+from .refs import ArtifactRef, EngineRun, ErrorInfo, JsonObject, Name, PlanRef, parse_engine_run_ref
 
 
 class Payload(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -56,8 +56,15 @@ class RunApproved(Payload, frozen=True):
 
 class RunStarted(Payload, frozen=True):
     status: str | None = None
-    engine_run_ref: Name | None = None
-    engine_run: EngineRun | None = None
+    engine_run_ref: Name | EngineRun | None = None  # as text, or as an object
+    engine_run: EngineRun | None = None  # its parts, if it is text
+
+    @property
+    def parsed_engine_run(self) -> EngineRun | None:
+        """The ids of the run in its engine; producers send them as text or as an object."""
+        ref = self.engine_run_ref
+        return self.engine_run or (parse_engine_run_ref(ref) if isinstance(ref, str) else ref)
+
     engine_type: str | None = None
     plan_ref: PlanRef | None = None
     context: RunStartedContext | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256 as _sha256
 from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -52,15 +53,20 @@ class EngineRun(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     task_queue: str | None = None
     conductor_url: str | None = None
 
+    @property
+    def scope(self) -> str | None:
+        """Where the ids are unique: the namespace of Temporal, the address of Conductor."""
+        return self.namespace or self.conductor_url
+
 
 def parse_engine_run_ref(uri: str) -> EngineRun | None:
-    """Parse an old, text-only reference; None if it is incomplete.
+    """Parse a reference in text form; None if it is incomplete. Parts may be percent-encoded.
 
     `temporal://<namespace>/<workflow type>/<workflow id>/<run id>`; any other provider:
     `<provider>://<workflow id>/<run id>`.
     """
     provider, separator, rest = uri.partition("://")
-    parts = rest.split("/")
+    parts = [unquote(part) for part in rest.split("/")]
     if not separator or not provider or not all(parts) or max(map(len, parts)) > 1024:
         return None
     if provider == "temporal" and len(parts) == 4:
@@ -69,6 +75,14 @@ def parse_engine_run_ref(uri: str) -> EngineRun | None:
     if provider != "temporal" and len(parts) == 2:
         return EngineRun(provider, parts[0], parts[1])
     return None
+
+
+def format_engine_run_ref(run: EngineRun) -> str:
+    """Return the text form of a reference, without the type of a workflow of Temporal, which it does not contain."""
+    parts = [run.workflow_id, run.run_id]
+    if run.provider == "temporal":
+        parts = [run.namespace or "-", "-", *parts]
+    return f"{run.provider}://" + "/".join(quote(part, safe="") for part in parts)
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -64,6 +64,7 @@ class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
     completed_at: str | None = None
     engine_run_ref: str | None = None
     provider: str | None = None
+    provider_scope: str | None = None  # Temporal's namespace, Conductor's address
     workflow_id: str | None = None
     provider_run_id: str | None = None
     origin_run_id: str | None = None

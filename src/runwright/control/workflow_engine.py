@@ -70,8 +70,10 @@ class EmbeddedWorkflowEngine(IWorkflowEngine):
         _check(decision)
 
     async def _find(self, ref: EngineRunRef) -> RunRow:
-        row = await self._operations.log.find_engine_run(provider_of(ref), ref.workflow_id, ref.run_id)
-        if not self._operations.actor.can_access_tenant(row.identity.tenant_id):
+        """Find a run of this engine. Its provider ids are its run id, and an event of another engine may claim the
+        same ids: so it is found by the run id."""
+        row = await self._operations.find(ref.run_id)
+        if (row.provider, row.workflow_id) != (provider_of(ref), ref.workflow_id):
             raise not_found(f"{provider_of(ref)}://{ref.workflow_id}/{ref.run_id}")
         return row
 

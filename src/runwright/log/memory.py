@@ -24,7 +24,7 @@ from runwright.log.append.queue import AppendRequest
 from runwright.log.sqlite.connection import Cursor, cursor_of
 
 from .leases import is_live, lease_lost, live_owners, run_owned, stale_fence
-from .model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
+from .model import EngineIds, EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from .replay import erase_payload, fold_rows
 from .side_tables import SideTables
 from .sql_files import load_migrations
@@ -151,12 +151,10 @@ class MemoryStore(Store):
         rows = [run.row for run_id, run in self._runs.items() if run_id.startswith(prefix)]
         return [row for row in rows if tenant_id in (None, row.identity.tenant_id)][:limit]
 
-    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
-        wanted = (provider, workflow_id, provider_run_id)
-        for run in reversed(self._by_key):
-            if (run.row.provider, run.row.workflow_id, run.row.provider_run_id) == wanted:
-                return run.row
-        return None
+    async def find_engine_runs(self, ids: EngineIds, tenant_id: str | None, limit: int) -> list[RunRow]:
+        rows = (run.row for run in reversed(self._by_key))
+        found = (row for row in rows if (row.provider, row.workflow_id, row.provider_run_id) == ids)
+        return [row for row in found if tenant_id in (None, row.identity.tenant_id)][:limit]
 
     async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         found: list[RunRow] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,14 @@ from runwright.contract.snapshot import RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, RunStatus
 from runwright.core.fold.state import substatus
+
+
+class EngineIds(NamedTuple):
+    """The ids of a run in another engine."""
+
+    provider: str
+    workflow_id: str
+    provider_run_id: str
 
 
 class RunRow(msgspec.Struct):

@@ -24,7 +24,7 @@ from runwright.log.append.prepare import PreparedEvent, prepare, record, run_id_
 
 from .lease_service import LeaseService
 from .maintenance import Maintenance
-from .model import AppendResult, EventFilter, RebuildReport, RunFilter, RunPage, RunRow, TailPage
+from .model import AppendResult, EngineIds, EventFilter, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .row_mapping import detect_corruption
 from .store import Store
 from .system_clock import SystemIds
@@ -42,6 +42,10 @@ class AppendRefused(RunwrightError):
     def __init__(self, refusal: Refusal, results: Sequence[AppendResult]) -> None:
         super().__init__(ErrorCode(refusal.code), refusal.detail, **refusal.facts)
         self.results = results
+
+
+MAX_ENGINE_RUNS = 100
+"""Runs with the same ids in another engine that are compared."""
 
 
 class RunLog:
@@ -406,12 +410,29 @@ class RunLog:
         """Return the runs whose id starts with a prefix, ordered by id."""
         return await self.store.find_runs_by_prefix(prefix, limit, tenant_id) if is_valid_name(prefix) else []
 
-    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow:
-        """Return the run with these ids of an external engine; raises RUN_NOT_FOUND."""
-        row = await self.store.find_engine_run(provider, workflow_id, provider_run_id)
-        if row is None:
+    async def find_engine_run(
+        self,
+        provider: str,
+        workflow_id: str,
+        provider_run_id: str,
+        *,
+        tenant_id: str | None = None,
+        scope: str | None = None,
+    ) -> RunRow:
+        """Return the newest run with these ids of an external engine; raises RUN_NOT_FOUND.
+
+        `scope` is the namespace of Temporal or the address of Conductor. Ids of an engine are not unique across
+        tenants: INVALID_ARGUMENT if several tenants have such a run and `tenant_id` is None.
+        """
+        ids = EngineIds(provider, workflow_id, provider_run_id)
+        rows = await self.store.find_engine_runs(ids, tenant_id, MAX_ENGINE_RUNS)
+        rows = [row for row in rows if scope in (None, row.summary.provider_scope)]
+        if not rows:
             raise not_found(f"{provider}://{workflow_id}/{provider_run_id}")
-        return row
+        if len({row.identity.tenant_id for row in rows}) > 1:
+            message = "Runs of several tenants have these provider ids. Name the tenant."
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, message)
+        return rows[0]
 
     async def list_runs(
         self, wanted: RunFilter | None = None, *, cursor: str | None = None, limit: int = 50

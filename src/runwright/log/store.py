@@ -14,7 +14,7 @@ from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.authority import AppendCounters, Fence
 from runwright.log.append.queue import AppendQueue
 
-from .model import EventFilter, Holder, Lease, RunFilter, RunRow
+from .model import EngineIds, EventFilter, Holder, Lease, RunFilter, RunRow
 from .replay import fold_rows
 from .side_tables import SideTables
 from .system_clock import SystemClock
@@ -84,7 +84,10 @@ class Store(ABC):
     @abstractmethod
     async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]: ...
     @abstractmethod
-    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None: ...
+    async def find_engine_runs(self, ids: EngineIds, tenant_id: str | None, limit: int) -> list[RunRow]:
+        """Return runs with these ids in another engine, newest first; of all tenants if `tenant_id` is None."""
+        ...
+
     @abstractmethod
     async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]: ...
     @abstractmethod

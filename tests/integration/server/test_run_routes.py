@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.events import History
 from support.server import HELLO, WAITING, run_path, running_server
 from support.waiting import until
 
@@ -279,3 +280,20 @@ async def test_lists_are_filtered_and_paged(store: str) -> None:
         assert (await me.get("/v1/runs?provider=embedded", 400))["code"] == "INVALID_ARGUMENT"
         assert (await me.get("/v1/runs?cursor=x", 400))["code"] == "INVALID_CURSOR"
         await me.signal("held", "CANCEL")
+
+
+async def test_provider_ids_of_another_tenant_hide_no_run(file_store: str) -> None:
+    reference = {"provider": "temporal", "namespace": "prod", "workflowId": "wf", "runId": "r7"}
+    async with running_server(file_store) as server:
+        for tenant in ("a", "b"):
+            history = History(f"of-{tenant}", tenant_id=tenant)
+            events = [history("RunQueued"), history("RunStarted", engineRunRef=reference)]
+            await server.service.log.append(events)
+        query = "/v1/runs?provider=temporal&workflowId=wf&providerRunId=r7"
+        for tenant in ("a", "b"):
+            caller = await server.caller_with("Viewer", tenant=tenant)
+            assert [run["runId"] for run in (await caller.get(query))["runs"]] == [f"of-{tenant}"]
+            assert (await caller.get(f"{query}&providerScope=staging"))["runs"] == []
+        admin = await server.caller_with("Admin")
+        assert (await admin.get(query, 400))["code"] == "INVALID_ARGUMENT"
+        assert [run["runId"] for run in (await admin.get(f"{query}&tenantId=a"))["runs"]] == ["of-a"]

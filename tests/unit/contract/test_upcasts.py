@@ -11,7 +11,7 @@ import pytest
 
 import runwright as rw
 from runwright.contract.catalog import CATALOG
-from runwright.contract.refs import EngineRun, parse_engine_run_ref
+from runwright.contract.refs import EngineRun, format_engine_run_ref, parse_engine_run_ref
 from runwright.contract.upcasts import run_started_upcast_v1_v2, upcast
 
 RUN = rw.new_run("run-1", "orders")
@@ -109,9 +109,13 @@ async def test_the_newest_version_is_not_upcast() -> None:
         await log.append([started(None, {"engineRunRef": TEMPORAL})])
         (record,) = await log.read("run-1")
         assert record.payload == {"engineRunRef": TEMPORAL}
-        with pytest.raises(rw.RunwrightError) as caught:
-            await log.find_engine_run("temporal", "run_2026-02-11_abc123", "f47ac10b")
-        assert caught.value.code == "RUN_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "run", [EngineRun("temporal", "a/b", "c d", namespace="n"), EngineRun("conductor", "é", "r%2F")]
+)
+def test_a_reference_in_text_form_has_the_same_parts(run: EngineRun) -> None:
+    assert parse_engine_run_ref(format_engine_run_ref(run)) == run
 
 
 async def test_an_old_payload_is_validated_after_its_upcast() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from runwright.contract import payloads
 from runwright.contract.events import FoldableEvent
 from runwright.contract.paths import signal_path
-from runwright.contract.refs import ArtifactRef
+from runwright.contract.refs import ArtifactRef, EngineRun, format_engine_run_ref
 from runwright.contract.snapshot import RunSummary
 from runwright.contract.timestamps import is_utc
 from runwright.contract.transitions import (
@@ -106,12 +106,15 @@ def _on_run_started(state: RunState, event: FoldableEvent) -> None:
     summary = state.summary
     is_valid = payload.started_at is not None and is_utc(payload.started_at)
     summary.started_at = payload.started_at if is_valid else event.emitted_at
-    summary.engine_run_ref = payload.engine_run_ref
+    ref = payload.engine_run_ref
+    summary.engine_run_ref = format_engine_run_ref(ref) if isinstance(ref, EngineRun) else ref
     summary.waits_on_failure = payload.on_failure == "wait"
-    if payload.engine_run is not None:
-        summary.provider = payload.engine_run.provider
-        summary.workflow_id = payload.engine_run.workflow_id
-        summary.provider_run_id = payload.engine_run.run_id
+    engine_run = payload.parsed_engine_run
+    if engine_run is not None:
+        summary.provider = engine_run.provider
+        summary.provider_scope = engine_run.scope
+        summary.workflow_id = engine_run.workflow_id
+        summary.provider_run_id = engine_run.run_id
 
 
 def _on_run_paused(state: RunState, event: FoldableEvent) -> None:

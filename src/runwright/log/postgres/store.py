@@ -26,7 +26,7 @@ from runwright.log.leases import (
     run_owned,
     stale_fence,
 )
-from runwright.log.model import EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
+from runwright.log.model import EngineIds, EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from runwright.log.replay import erase_payload
 from runwright.log.row_mapping import alert_from_row, alert_row, lease_row, run_identity, run_row
 from runwright.log.side_tables import SideTables
@@ -193,9 +193,8 @@ class PostgresStore(Store):
     async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
         return [run_row(row) for row in await self._fetch("find_runs_by_prefix", prefix, limit, tenant_id)]
 
-    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
-        rows = await self._fetch("find_engine_run", provider, workflow_id, provider_run_id)
-        return run_row(rows[0]) if rows else None
+    async def find_engine_runs(self, ids: EngineIds, tenant_id: str | None, limit: int) -> list[RunRow]:
+        return [run_row(row) for row in await self._fetch("find_engine_runs", *ids, tenant_id, limit)]
 
     async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         sql, values = with_conditions(self._sql["list_runs"], "$", wanted.conditions(before), limit)

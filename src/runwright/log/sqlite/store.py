@@ -21,7 +21,7 @@ from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
 from runwright.log.append.queue import store_closed
 from runwright.log.leases import LEASE_RETENTION_MICROS, lease_lost, live_epoch, live_owners, run_owned, stale_fence
-from runwright.log.model import EventFilter, Holder, Lease, RunFilter, RunRow
+from runwright.log.model import EngineIds, EventFilter, Holder, Lease, RunFilter, RunRow
 from runwright.log.replay import FoldRow, erase_payload, fold_rows
 from runwright.log.row_mapping import alert_from_row, lease_row, run_identity, run_row, store_corrupt
 from runwright.log.side_tables import SideTables
@@ -113,9 +113,8 @@ class SqliteStore(Store):
     async def find_runs_by_prefix(self, prefix: str, limit: int, tenant_id: str | None) -> list[RunRow]:
         return await self._run_rows("find_runs_by_prefix", {"prefix": prefix, "limit": limit, "tenant_id": tenant_id})
 
-    async def find_engine_run(self, provider: str, workflow_id: str, provider_run_id: str) -> RunRow | None:
-        rows = await self._run_rows("find_engine_run", (provider, workflow_id, provider_run_id))
-        return rows[0] if rows else None
+    async def find_engine_runs(self, ids: EngineIds, tenant_id: str | None, limit: int) -> list[RunRow]:
+        return await self._run_rows("find_engine_runs", (*ids, tenant_id, limit))
 
     async def list_runs(self, wanted: RunFilter, before: int | None, limit: int) -> list[RunRow]:
         sql, values = with_conditions(self._sql["list_runs"], "?", wanted.conditions(before), limit)

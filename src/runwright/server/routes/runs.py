@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -163,6 +164,12 @@ async def list_runs(
     provider: Annotated[str | None, QueryParameter(max_length=1024)] = None,
     workflow_id: Annotated[str | None, QueryParameter(name="workflowId", max_length=1024)] = None,
     provider_run_id: Annotated[str | None, QueryParameter(name="providerRunId", max_length=1024)] = None,
+    provider_scope: Annotated[
+        str | None,
+        QueryParameter(
+            name="providerScope", description="Temporal's namespace, or Conductor's address.", max_length=1024
+        ),
+    ] = None,
     cursor: Annotated[str | None, QueryParameter(max_length=64)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 50,
 ) -> Response[RunList]:
@@ -173,12 +180,19 @@ async def list_runs(
         return json_response({"runs": [], "cursor": None})
     request_context.service.audit.count_read(request_context.actor, Action.READ, tenant_id=visible_tenant)
     has_filter = any(value is not None for value in (status, plan_id, since, cursor))
-    has_engine_ids = any(value is not None for value in (provider, workflow_id, provider_run_id))
+    engine_ids = (provider, workflow_id, provider_run_id, provider_scope)
+    has_engine_ids = any(value is not None for value in engine_ids)
     if has_filter and (id_prefix is not None or has_engine_ids):
         message = "status, planId, since and cursor cannot be combined with idPrefix or the ids of another engine."
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, message)
     if has_engine_ids:
-        rows, next_cursor = await _find_by_engine_ids(request_context, provider, workflow_id, provider_run_id), None
+        if provider is None or workflow_id is None or provider_run_id is None:
+            message = "provider, workflowId and providerRunId must be given together."
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, message)
+        find = log.find_engine_run(
+            provider, workflow_id, provider_run_id, tenant_id=visible_tenant, scope=provider_scope
+        )
+        rows, next_cursor = await _rows_of(find), None
     elif id_prefix is not None:
         rows, next_cursor = await log.find_by_prefix(id_prefix, limit, tenant_id=visible_tenant), None
     else:
@@ -190,20 +204,13 @@ async def list_runs(
     return json_response({"runs": documents, "cursor": next_cursor})
 
 
-async def _find_by_engine_ids(
-    context: RequestContext, provider: str | None, workflow_id: str | None, run_id: str | None
-) -> list[RunRow]:
-    if provider is None or workflow_id is None or run_id is None:
-        raise RunwrightError(
-            ErrorCode.INVALID_ARGUMENT, "provider, workflowId and providerRunId must be given together."
-        )
+async def _rows_of(find: Awaitable[RunRow]) -> list[RunRow]:
     try:
-        row = await context.service.log.find_engine_run(provider, workflow_id, run_id)
+        return [await find]
     except RunwrightError as error:
         if error.code != ErrorCode.RUN_NOT_FOUND:
             raise
         return []
-    return [row] if context.actor.can_access_tenant(row.identity.tenant_id) else []
 
 
 @get(
@@ -231,6 +238,7 @@ async def get_run(
         raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "atSeq and atTime cannot be combined.")
     if wait is not None:
         await _wait_until_ended(request_context, row, wait)
+        await request_context.check_access()
         row = await log.find_run(run_id)
     if at_seq is not None or at_time is not None:
         return await _get_earlier_state(request_context, run_id, at_seq, at_time, if_none_match)

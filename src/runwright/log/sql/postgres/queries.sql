@@ -137,14 +137,15 @@ WHERE run_id >= $1 AND run_id < $1 || chr(1114111) AND starts_with(run_id, $1)
   AND ($3::text IS NULL OR tenant_id = $3)
 ORDER BY run_id LIMIT $2;
 
--- name: find_engine_run
+-- name: find_engine_runs
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
 FROM run
 WHERE md5(workflow_id) = md5($2) AND md5(provider_run_id) = md5($3)
   AND provider = $1 AND workflow_id = $2 AND provider_run_id = $3
-ORDER BY run_key DESC LIMIT 1;
+  AND ($4::text IS NULL OR tenant_id = $4)
+ORDER BY run_key DESC LIMIT $5;
 
 -- name: list_runs
 -- Newest first. The caller fills in conditions from a fixed set; each has its own index.

@@ -18,11 +18,13 @@ WHERE run_id >= :prefix AND run_id < :prefix || char(1114111) AND substr(run_id,
   AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
 ORDER BY run_id LIMIT :limit;
 
--- name: find_engine_run
+-- name: find_engine_runs
 SELECT run_key, run_id, tenant_id, project_id, environment_id, plan_id, plan_version, enforcement, created_at,
        last_seq, head, persisted_at, status, summary, provider, workflow_id, provider_run_id, edition, owner, epoch,
        wake_at
-FROM run WHERE provider = ? AND workflow_id = ? AND provider_run_id = ? ORDER BY run_key DESC LIMIT 1;
+FROM run
+WHERE provider = ?1 AND workflow_id = ?2 AND provider_run_id = ?3 AND (?4 IS NULL OR tenant_id = ?4)
+ORDER BY run_key DESC LIMIT ?5;
 
 -- name: list_runs
 -- Newest first. The caller fills in conditions from a fixed set; each has its own index.
