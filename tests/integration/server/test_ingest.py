@@ -107,6 +107,11 @@ async def test_tenant_can_write_only_its_own_events(store: str) -> None:
         mismatch = await other.post("/v1/events", event("RunStarted", tenant="other"), 409)
         assert mismatch["code"] == "RUN_CONTEXT_MISMATCH"
         assert "acme" not in mismatch["detail"]
+        for field in ("project_id", "environment_id", "plan_id", "plan_version"):
+            context = {"run_id": "r1", "plan_id": "p", "tenant_id": "other"} | {field: "guess"}
+            guess = rw.new_event("RunStarted", rw.new_run(**context))
+            refused = await other.post("/v1/events", msgspec.to_builtins(guess), 409)
+            assert {**refused, "requestId": ""} == {**mismatch, "requestId": ""}
         mixed = await other.post(
             "/v1/events",
             [event("RunQueued", "r2", "other"), event("RunStarted", "r1", "acme"), event("RunStarted", "r2", "other")],

@@ -218,7 +218,7 @@ class AppendBatch:
     ) -> Receipt | Refusal:
         stored = event.stored
         if event.run is not run.context and event.run != run.context:
-            return _refusal(_context_mismatch(event, run))
+            return _refusal(_context_mismatch())
         receipt = self._duplicate(run, event)
         if receipt is not None:
             return receipt
@@ -395,14 +395,13 @@ def _already_exists(run_id: str) -> RunwrightError:
     )
 
 
-def _context_mismatch(event: PreparedEvent, run: RunAggregate) -> RunwrightError:
-    names = ("runId", "tenantId", "projectId", "environmentId", "planId", "planVersion")
-    wrong = [name for name, actual, expected in zip(names, event.run, run.context, strict=True) if actual != expected]
-    return RunwrightError(
-        ErrorCode.RUN_CONTEXT_MISMATCH,
-        f"{' and '.join(wrong)} differ from the values this run was created with. The context of a run cannot change.",
-        fields=wrong,
-    )
+def _context_mismatch() -> RunwrightError:
+    """The refusal of an event whose tenant, project, environment, plan or version is not that of its run.
+
+    It does not name the field: otherwise a caller could find out the context of another tenant's run.
+    """
+    message = "The run id belongs to a run with another tenant, project, environment or plan. Choose another run id."
+    return RunwrightError(ErrorCode.RUN_CONTEXT_MISMATCH, message)
 
 
 def _seq_problem(append: RunAppend, seq_before: int) -> RunwrightError | None:
