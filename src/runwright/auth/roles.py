@@ -34,6 +34,13 @@ class Actor(msgspec.Struct, frozen=True):
     token_id: str | None = None
     source_ip: str | None = None
     user_agent: str | None = None
+    creators: tuple[str, ...] = ()
+    """The names of those who created its token, directly or through other tokens."""
+
+    def is_independent_of(self, actor_id: str | None) -> bool:
+        """Return whether the actor can decide on what another one requested: it is someone else, with a token that
+        the other did not create."""
+        return actor_id != self.actor_id and actor_id not in self.creators
 
     def role_for(self, required: str) -> str | None:
         """Return the role in which the actor does something that requires `required`; None if it may not.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any
+from unicodedata import name as character_name
+from unicodedata import normalize
 
 import msgspec
 
@@ -23,6 +25,8 @@ CACHE_SECONDS = 1.0
 """How long a token is cached: one that was revoked in another process remains valid for so long."""
 MAX_CACHED = 10_000
 MAX_LENGTH = 256
+LOOKALIKE_SCRIPTS = frozenset({"ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK"})
+"""Scripts with letters that look like Latin ones."""
 
 
 class Token(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,6 +54,7 @@ class Tokens:
         self._side_tables = side_tables
         self._clock = clock
         self._cache: dict[str, tuple[float, _StoredToken | None]] = {}
+        self._creators: dict[str, tuple[str, ...]] = {}
         self._has_any: tuple[float, bool] = (float("-inf"), False)
 
     async def create(
@@ -71,7 +76,9 @@ class Tokens:
         ordered = ([role for role in ROLES if role in roles], [scope for scope in SCOPES if scope in scopes])
         lists = [msgspec.json.encode(names).decode() for names in ordered]
         row = (token_id, name, _digest(secret), tenant_id, *lists, now, by.actor_id, expires_at)
-        await self._side_tables.write("insert_token", *row)
+        if not await self._side_tables.write("insert_token", *row, normalized_name(name), by.token_id):
+            message = f"A token named {name!r}, or written like it, exists. Choose another name, or revoke that token."
+            raise RunwrightError(ErrorCode.TOKEN_NAME_TAKEN, message)
         self._has_any = (float("-inf"), False)
         return _decode_row((*row, None)).token, f"{PREFIX}_{token_id}_{secret}"
 
@@ -83,11 +90,36 @@ class Tokens:
             stored = await self._find(parts[1])
         if stored is None or not hmac.compare_digest(stored.digest, _digest(parts[2])):
             raise _authentication_failed("Unknown token.")
+        self._check_valid(stored)
+        return stored.token
+
+    async def check_valid(self, token_id: str) -> None:
+        """Raise AUTHN_FAILED if a token that was verified earlier is no longer valid."""
+        stored = await self._find(token_id)
+        if stored is None:
+            raise _authentication_failed("Unknown token.")
+        self._check_valid(stored)
+
+    async def find_invalid(self, token_ids: Collection[str]) -> set[str]:
+        """Return which of these tokens are revoked or expired. Not cached."""
+        ids = msgspec.json.encode(sorted(token_ids)).decode()
+        return {row[0] for row in await self._side_tables.read("find_invalid_tokens", ids, self._clock.now())}
+
+    def _check_valid(self, stored: _StoredToken) -> None:
         if stored.token.revoked_at is not None:
             raise _authentication_failed("The token was revoked.")
         if stored.expires_at is not None and stored.expires_at <= self._clock.now():
             raise _authentication_failed("The token has expired.")
-        return stored.token
+
+    async def creators(self, token_id: str) -> tuple[str, ...]:
+        """Return the names of those who created a token, directly or through other tokens. They never change."""
+        found = self._creators.get(token_id)
+        if found is None:
+            rows = await self._side_tables.read("find_token_creators", token_id)
+            if len(self._creators) >= MAX_CACHED:
+                self._creators.clear()
+            found = self._creators[token_id] = tuple(row[0] for row in rows)
+        return found
 
     async def _find(self, token_id: str) -> _StoredToken | None:
         read_at, stored = self._cache.get(token_id, (float("-inf"), None))
@@ -122,8 +154,23 @@ class Tokens:
         self._cache.pop(token_id, None)
 
 
-def actor_from_token(token: Token, source_ip: str | None, user_agent: str | None) -> Actor:
-    return Actor(token.name, token.roles, "api", token.tenant_id, token.scopes, token.token_id, source_ip, user_agent)
+def actor_from_token(token: Token, creators: tuple[str, ...], source_ip: str | None, user_agent: str | None) -> Actor:
+    return Actor(
+        token.name,
+        token.roles,
+        "api",
+        token.tenant_id,
+        token.scopes,
+        token.token_id,
+        source_ip,
+        user_agent,
+        creators,
+    )
+
+
+def normalized_name(name: str) -> str:
+    """Return a name as it is compared: two names that look the same to a person are equal."""
+    return " ".join(normalize("NFKC", name).casefold().split())
 
 
 def _digest(secret: str) -> bytes:
@@ -181,6 +228,11 @@ def check_token(
 def _check_name(field: str, text: str) -> None:
     if not 0 < len(text) <= 128 or not text.isprintable() or "|" in text:
         raise _invalid(f"A {field} must have 1 to 128 printable characters, and no |.")
+    if text != " ".join(text.split()):
+        raise _invalid(f"A {field} must not begin or end with a space, or have two in a row.")
+    scripts = {character_name(letter, "").partition(" ")[0] for letter in text if letter.isalpha()}
+    if "LATIN" in scripts and scripts & LOOKALIKE_SCRIPTS:
+        raise _invalid(f"A {field} must not mix Latin letters with letters of another script that look like them.")
 
 
 def _invalid(message: str) -> RunwrightError:

@@ -42,6 +42,7 @@ class ErrorCode(StrEnum):
     # Requests to a server: authentication, rate limits, HTTP.
     AUTHN_REQUIRED = "AUTHN_REQUIRED"
     AUTHN_FAILED = "AUTHN_FAILED"
+    TOKEN_NAME_TAKEN = "TOKEN_NAME_TAKEN"  # noqa: S105 - a code
     TOKEN_NOT_FOUND = "TOKEN_NOT_FOUND"  # noqa: S105 - a code
     RATE_LIMITED = "RATE_LIMITED"
     ROUTE_NOT_FOUND = "ROUTE_NOT_FOUND"

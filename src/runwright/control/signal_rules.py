@@ -165,8 +165,13 @@ def _invalid(sentence: str) -> RunwrightError:
     return RunwrightError(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
 
 
-def authorize(rule: Rule, request: SignalRequest, actor: Actor, question: Approval | None = None) -> str:
+def authorize(
+    rule: Rule, request: SignalRequest, actor: Actor, question: Approval | None = None, started_by: str | None = None
+) -> str:
     """The role in which the actor may send this: the least powerful one that suffices."""
+    if request.signal_type in ("APPROVE", "DENY") and started_by in actor.creators:
+        sentence = f"{started_by} started this run and created your token. Another person has to answer."
+        raise Refused(ErrorCode.AUTHZ_DENIED, sentence)
     if request.signal_type in ("APPROVE", "DENY") and question is not None and question.approvers:
         role = actor.role_for("Admin" if actor.actor_id not in question.approvers else "Viewer")
         if role is not None:
@@ -332,9 +337,9 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
     )
 
 
-def retried_run_id(signal_id: str) -> str:
+def retried_run_id(run_id: str, signal_id: str) -> str:
     """The id of the run that a RETRY_RUN creates. Derived from the signal: sent twice it creates one run."""
-    return _derived(f"run made by {signal_id}")
+    return _derived(f"retry of {run_id} by {signal_id}")
 
 
 def decision_event_id(run_id: str, signal_id: str) -> str:

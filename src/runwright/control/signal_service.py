@@ -16,6 +16,7 @@ from runwright.contract.plan import ParamType
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED
 from runwright.contract.workflow_engine import SignalRequest
+from runwright.core.fold.payload_reader import read_payload
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.builders import new_event
 from runwright.log.model import RunRow
@@ -142,9 +143,10 @@ class SignalService:
         )
         if waiting.event_type != "SignalRevisionRequired":
             return await self._with_result(run_id, decision_in(waiting))
-        if known.actor_id == self.actor.actor_id:
+        if not self.actor.is_independent_of(known.actor_id):
             raise RunwrightError(
-                ErrorCode.AUTHZ_DENIED, "You sent this signal yourself. A second person has to confirm it."
+                ErrorCode.AUTHZ_DENIED,
+                "You sent this signal yourself, or its sender created your token. A second person has to confirm it.",
             )
         rule = check_request(request)
         role, refusal = await self._evaluate(run_id, rule, request, await self._graph_or_none(row))
@@ -183,11 +185,17 @@ class SignalService:
         try:
             asks = request.signal_type in ("APPROVE", "DENY")
             questions = await open_questions(self.log, run_id) if asks else {}
-            role = authorize(rule, request, self.actor, question_of(request, questions))
+            started_by = await self._started_by(run_id) if asks and self.actor.creators else None
+            role = authorize(rule, request, self.actor, question_of(request, questions), started_by)
             check_state(request, await self._load_state(run_id, questions, graph), self._inputs_of)
         except Refused as refused:
             return role, refused
         return role, None
+
+    async def _started_by(self, run_id: str) -> str | None:
+        started = await self.log.find_event(run_id, "RunStarted")
+        context = None if started is None else read_payload(payloads.RunStarted, started).context
+        return None if context is None else context.triggered_by
 
     def _decision(
         self, run: RunIdentity, request: SignalRequest, rule: Rule, role: str, refusal: Refused | None
@@ -196,6 +204,8 @@ class SignalService:
             "actorId": self.actor.actor_id,
             "actorRole": role,
             "tenantId": run.tenant_id,
+            "projectId": run.project_id,
+            "environmentId": run.environment_id,
             "timestamp": from_micros(self.log.clock.now()),
             "source": self.actor.source,
             "sourceIp": self.actor.source_ip,
@@ -244,19 +254,26 @@ class SignalService:
             return None
 
     async def _check_rate(self, row: RunRow) -> None:
-        """At most 60 signals per run and minute, from all senders: counted in the log, from its end backwards."""
+        """At most 60 signals per run and minute: counted in the log, from its end backwards.
+
+        Rejected signals count only for their sender, so that they cannot prevent others from acting.
+        """
         since = from_micros(self.log.clock.now() - 60_000_000)
         end, decided = row.last_seq, 0
         for _ in range(RATE_PAGES):
             page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
             recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
-            decided += sum(record.event_type in DECIDED for record in recent)
+            decided += sum(record.event_type in DECIDED and self._counts(record) for record in recent)
             if decided >= SIGNALS_PER_MINUTE:
                 message = f"Rate limit exceeded ({SIGNALS_PER_MINUTE} signals per run and minute). Retry later."
                 raise RunwrightError(ErrorCode.SIGNAL_RATE_LIMITED, message)
             end -= RATE_PAGE
             if end <= 0 or len(recent) < len(page):
                 return
+
+    def _counts(self, record: RunEventRecord) -> bool:
+        is_rejected = record.event_type == "SignalRejected"
+        return not is_rejected or (record.payload or {}).get("actorId") == self.actor.actor_id
 
     async def _record(
         self, run: RunIdentity, request: SignalRequest, decision: SignalDecision, requested_by: str | None
@@ -349,7 +366,7 @@ class SignalService:
         return decision
 
     async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        wanted = retried_run_id(request.signal_id)  # stable: after a crash the signal is sent again
+        wanted = retried_run_id(run.run_id, request.signal_id)  # stable: after a crash the signal is sent again
         new_id = await self._rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
         processed = new_event(
             "SignalProcessed",
@@ -374,6 +391,8 @@ def decision_in(record: RunEventRecord) -> SignalDecision:
         "actorId": known.actor_id,
         "actorRole": known.actor_role,
         "tenantId": record.tenant_id,
+        "projectId": record.project_id,
+        "environmentId": record.environment_id,
         "timestamp": record.emitted_at,
         "source": known.source,
         "sourceIp": known.source_ip,

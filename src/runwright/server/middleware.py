@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import secrets
+from codecs import getincrementaldecoder
 from typing import Any
 from urllib.parse import unquote
 
@@ -94,6 +95,7 @@ class _GuardedRequest:
         self._max_body_bytes = _max_body_bytes(scope["path"])
         self._received_bytes = 0
         self._is_body_complete = False
+        self._utf8 = getincrementaldecoder("utf-8")() if self._is_checked_json() else None
         self._body_deadline = self._started_at + service.settings.body_seconds
 
     async def admit(self) -> None:
@@ -164,7 +166,9 @@ class _GuardedRequest:
             if scheme.lower() != "bearer":
                 message = "Unsupported authentication scheme; send Authorization: Bearer TOKEN."
                 raise RunwrightError(ErrorCode.AUTHN_FAILED, message)
-            return actor_from_token(await service.tokens.verify(token.strip()), source_ip, user_agent)
+            verified = await service.tokens.verify(token.strip())
+            creators = await service.tokens.creators(verified.token_id)
+            return actor_from_token(verified, creators, source_ip, user_agent)
         except RunwrightError as error:
             raise self._audit_failure(unknown, error) from None
 
@@ -206,7 +210,21 @@ class _GuardedRequest:
             raise _too_large(self._max_body_bytes)
         if not message.get("more_body"):
             self._is_body_complete = True
+        self._check_utf8(message.get("body", b""))
         return message
+
+    def _is_checked_json(self) -> bool:
+        """Whether the framework decodes the body; it does not expect bytes that are not UTF-8."""
+        is_json = self._headers.get(b"content-type", b"").lower().startswith(b"application/json")
+        return is_json and self.scope["path"] != "/v1/events"
+
+    def _check_utf8(self, body: bytes) -> None:
+        if self._utf8 is None:
+            return
+        try:
+            self._utf8.decode(body, self._is_body_complete)
+        except UnicodeDecodeError:
+            raise RunwrightError(ErrorCode.INVALID_ARGUMENT, "The request body is not valid UTF-8.") from None
 
     def _remaining_body_seconds(self) -> float:
         return max(self._body_deadline - self._service.log.clock.monotonic(), 0)

@@ -47,6 +47,7 @@ _STATUS: dict[int, tuple[ErrorCode, ...]] = {
         ErrorCode.STALE_FENCE,
         ErrorCode.RUN_OWNED,
         ErrorCode.LEASE_LOST,
+        ErrorCode.TOKEN_NAME_TAKEN,
     ),
     413: (ErrorCode.PAYLOAD_TOO_LARGE,),
     415: (ErrorCode.MEDIA_TYPE_NOT_SUPPORTED,),

@@ -7,7 +7,7 @@ from typing import Any
 from litestar.di import NamedDependency
 
 from runwright.auth.roles import Action, Actor, permit
-from runwright.contract.errors import RunwrightError
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.control.operations import Operations
 from runwright.log.model import RunRow
 
@@ -56,6 +56,13 @@ class RequestContext:
             raise
         self.service.audit.count_read(self.actor, act, tenant_id=row.identity.tenant_id, run_id=run_id)
         return row
+
+    async def check_access(self) -> None:
+        """Check the caller again, after a wait. Raises AUTHN_FAILED or AUTHN_REQUIRED if it may not call any more."""
+        if self.actor.token_id is not None:
+            await self.service.tokens.check_valid(self.actor.token_id)
+        elif not await self.service.is_open_to_local_user():
+            raise RunwrightError(ErrorCode.AUTHN_REQUIRED, "Authentication required: a token was created meanwhile.")
 
     def authorize(self, act: Action) -> None:
         """Permit and audit an action that is not about a single run."""

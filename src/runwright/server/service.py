@@ -23,6 +23,7 @@ from .event_broadcaster import EventBroadcaster, Subscriber
 from .metrics import Metrics
 from .rate_limit import FAILED_LOGINS_PER_SECOND, RateLimiter
 from .settings import ServerSettings
+from .stream_access import StreamAccess
 
 STATUS_POLL_SECONDS = 5.0
 QUEUE_POLL_SECONDS = 1.0
@@ -63,6 +64,7 @@ class Service:
         self.tokens = Tokens(self.log.store.side_tables, self.log.clock)
         self.audit = Audit(self.log.store.side_tables, self.log.clock)
         self.broadcaster = EventBroadcaster(self.log)
+        self.stream_access = StreamAccess(self.tokens, self.is_open_to_local_user)
         self.append_batcher = AppendBatcher(self.log)
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
         self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)
@@ -119,7 +121,8 @@ async def open_service(store: str | None, settings: ServerSettings) -> AsyncGene
                 "runwright token create NAME --role Admin",
             )
         service.was_open_at_start = await service.is_open_to_local_user()
-        tasks = [asyncio.create_task(loop) for loop in (run_audit_writer(service.audit), service.broadcaster.run())]
+        loops = (run_audit_writer(service.audit), service.broadcaster.run(), service.stream_access.run())
+        tasks = [asyncio.create_task(loop) for loop in loops]
         try:
             yield service
         finally:

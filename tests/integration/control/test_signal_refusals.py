@@ -288,6 +288,18 @@ async def test_a_run_takes_sixty_signals_a_minute(store: str) -> None:
         assert await event_lines(operations, run_id) == before
 
 
+async def test_rejected_signals_of_others_do_not_count(store: str) -> None:
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))
+        viewer = operations.as_actor(Actor("viewer", ("Viewer",)))
+        for _ in range(60):
+            assert (await viewer.signal(run_id, "PAUSE")).code == "AUTHZ_DENIED"
+        with pytest.raises(rw.RunwrightError) as caught:
+            await viewer.signal(run_id, "PAUSE")
+        assert caught.value.code == "SIGNAL_RATE_LIMITED"
+        assert (await operations.signal(run_id, "CANCEL")).decision == "ACCEPTED"
+
+
 async def test_emergency_stop_is_exempt_from_the_rate_limit(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))

@@ -9,7 +9,8 @@ import pytest
 
 from runwright.contract.errors import RunwrightError
 from runwright.control.signal_policy import read_policy
-from support.server import WAITING, Caller, run_path, running_server
+from support.server import WAITING, Caller, RunningServer, run_path, running_server
+from support.waiting import until
 
 POLICY = """
 [policy]
@@ -51,6 +52,59 @@ async def test_signal_waits_for_confirmation_and_then_applies(store: str) -> Non
         types = [event["eventType"] for event in (await one.get(f"{run_path('r')}/events"))["events"]]
         assert types.index("SignalRevisionRequired") < types.index("SignalAccepted") < types.index("RunCancelled")
         assert (await confirm(one, "r", signal_id))["signalDecisionId"] == agreed["signalDecisionId"]
+
+
+async def create_token(caller: Caller, server: RunningServer, name: str, role: str, expected: int = 201) -> Caller:
+    """Have a caller create a token, and return a caller that uses it."""
+    created = await caller.post("/v1/tokens", {"name": name, "roles": [role]}, expected)
+    return server.caller(created.get("token"))
+
+
+async def test_sender_cannot_confirm_with_a_token_it_created(store: str) -> None:
+    async with running_server(store) as server:
+        jane = await server.caller_with("Admin", name="jane")
+        omar = await server.caller_with("Operator", name="omar")
+        minted = await create_token(jane, server, "mia", "Admin")
+        indirect = await create_token(minted, server, "max", "Operator")
+        await jane.start(WAITING, context={"runId": "r", "environmentId": "prod"})
+        signal_id = (await jane.signal("r", "CANCEL", 202))["signalId"]
+        for caller in (minted, indirect):
+            assert (await confirm(caller, "r", signal_id, 403))["code"] == "AUTHZ_DENIED"
+        assert (await confirm(omar, "r", signal_id))["decision"] == "ACCEPTED"
+
+
+async def test_starter_cannot_approve_with_a_token_it_created(store: str) -> None:
+    plan = {"plan": "p", "steps": [{"id": "ok", "approval": {"prompt": "Go?", "approvers": ["omar", "mia"]}}]}
+    async with running_server(store) as server:
+        jane, omar = await server.caller_with("Admin", name="jane"), await server.caller_with("Viewer", name="omar")
+        mia = await create_token(jane, server, "mia", "Viewer")
+        await jane.start(plan, context={"runId": "r"})
+
+        async def is_asked() -> bool:
+            return (await jane.get(f"{run_path('r')}/events?eventType=ApprovalRequested&stepId=ok"))["events"] != []
+
+        await until(is_asked)
+        assert (await mia.signal("r", "APPROVE", 403, payload={"stepId": "ok"}))["code"] == "AUTHZ_DENIED"
+        assert (await omar.signal("r", "APPROVE", payload={"stepId": "ok"}))["decision"] == "ACCEPTED"
+
+
+@pytest.mark.parametrize("name", ["jane", "Jane", "ｊａｎｅ", "JANE"])
+async def test_names_of_tokens_are_unique_as_people_read_them(store: str, name: str) -> None:
+    async with running_server(store) as server:
+        jane = await server.caller_with("Admin", name="jane", tenant="acme")
+        admin = await server.caller_with("Admin", name="root")
+        refused = await admin.post("/v1/tokens", {"name": name, "roles": ["Viewer"], "tenantId": "other"}, 409)
+        assert refused["code"] == "TOKEN_NAME_TAKEN"
+        token_id = (await jane.get("/v1/whoami"))["tokenId"]
+        await admin.request("DELETE", f"/v1/tokens/{token_id}", 204)
+        await admin.post("/v1/tokens", {"name": name, "roles": ["Viewer"]}, 201)
+
+
+@pytest.mark.parametrize("name", ["jane ", " jane", "j  ane", "j\u0430ne"])
+async def test_misleading_names_of_tokens_are_refused(name: str) -> None:
+    async with running_server("memory://") as server:
+        refused = await server.caller().post("/v1/tokens", {"name": name, "roles": ["Viewer"]}, 400)
+        assert refused["code"] == "INVALID_ARGUMENT"
 
 
 async def test_second_person_can_reject_a_signal(store: str) -> None:

@@ -211,6 +211,39 @@ async def test_disconnected_subscriber_is_removed(file_store: str) -> None:
         await me.signal(run_id, "CANCEL")
 
 
+@pytest.mark.parametrize("path", ["/v1/stream", f"{run_path('held')}/stream"])
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+async def test_stream_ends_with_the_token_of_its_caller(store: str, path: str, end: str) -> None:
+    async with running_server(store) as server:
+        admin = await server.caller_with("Admin", name="admin")
+        await admin.start_waiting("held")
+        lifetime = 2.0 if end == "expired" else None
+        reader = await server.caller_with("Viewer", name="reader", lifetime=lifetime)
+        token_id = (await reader.get("/v1/whoami"))["tokenId"]
+        async with asyncio.timeout(HEARTBEAT_SECONDS / 2):
+            async with aclosing(reader.stream(path)) as events:
+                first = asyncio.create_task(anext(events))
+                await asyncio.gather(first, admin.run())
+                if end == "revoked":
+                    await admin.request("DELETE", f"/v1/tokens/{token_id}", 204)
+                async for _ in events:
+                    pass
+        await reader.get("/v1/whoami", 401)
+        await _wait_for_no_subscribers(server.service)
+
+
+async def test_stream_without_a_token_ends_when_one_is_created(file_store: str) -> None:
+    async with running_server(file_store) as server:
+        reader = server.caller()
+        await reader.start_waiting("held")
+        async with asyncio.timeout(HEARTBEAT_SECONDS / 2):
+            async with aclosing(reader.stream("/v1/stream")) as events:
+                await asyncio.gather(asyncio.create_task(anext(events)), reader.run())
+                await server.caller_with("Admin")
+                async for _ in events:
+                    pass
+
+
 @pytest.mark.parametrize(
     ("path", "given"), [("/v1/stream", "nonsense"), ("/v1/stream", "1.2.3.x"), ("run", "-1"), ("run", "1e3")]
 )

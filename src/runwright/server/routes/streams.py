@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -38,7 +39,7 @@ LastEventId = Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_le
 
 
 class CallerGone(Exception):
-    """The caller has disconnected, or does not read."""
+    """The caller has disconnected, does not read, or may not read any more."""
 
 
 class EventStream:
@@ -48,7 +49,12 @@ class EventStream:
         self._receive = receive
         self._send = send
         self._stalled_reader_seconds = context.service.settings.stalled_reader_seconds
+        self.actor = context.actor
+        self._access = context.service.stream_access
+        self._is_revoked = False
+        self._wake: Callable[[], None] = lambda: None
         self._disconnected = asyncio.create_task(self._wait_for_disconnect())
+        self._access.add(self)
 
     async def begin(self) -> None:
         headers = [
@@ -61,25 +67,40 @@ class EventStream:
 
     async def write(self, body: bytes) -> None:
         """Send a part of the body. Raises CallerGone if the caller has disconnected or does not read in time."""
-        self.check_connected()
+        self.check_caller()
         try:
             async with asyncio.timeout(self._stalled_reader_seconds):
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError:
             raise CallerGone from None
 
-    def check_connected(self) -> None:
-        if self._disconnected.done():
+    def check_caller(self) -> None:
+        """Raise CallerGone if the caller has disconnected, or may not read any more."""
+        if self._is_revoked or self._disconnected.done():
             raise CallerGone
+
+    def revoke(self) -> None:
+        self._is_revoked = True
+        self._wake()
 
     async def end(self) -> None:
         self._disconnected.cancel()
         await self._send({"type": "http.response.body", "body": b""})
 
-    def wake_on_disconnect(self, subscriber: Subscriber) -> None:
+    async def abort(self) -> None:
+        """End the response of a caller that may not read any more; one that has disconnected gets nothing."""
+        if self._is_revoked and not self._disconnected.done():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._stalled_reader_seconds):
+                    await self.end()
+
+    def wake_at_end(self, subscriber: Subscriber) -> None:
+        """Wake the subscriber when the caller disconnects, or may not read any more."""
+        self._wake = subscriber.wake
         self._disconnected.add_done_callback(lambda _: subscriber.wake())
 
     def close(self) -> None:
+        self._access.remove(self)
         self._disconnected.cancel()
 
     async def _wait_for_disconnect(self) -> None:
@@ -138,13 +159,13 @@ async def _respond_with_run(
 ) -> None:
     stream = EventStream(context, receive, send)
     subscriber = await context.service.broadcaster.subscribe(run_id, None)
-    stream.wake_on_disconnect(subscriber)
+    stream.wake_at_end(subscriber)
     try:
         await stream.begin()
         await _send_run_events(context, stream, subscriber, run_id, after, event_format)
         await stream.end()
     except CallerGone:
-        pass
+        await stream.abort()
     finally:
         context.service.broadcaster.unsubscribe(subscriber, run_id)
         stream.close()
@@ -215,7 +236,7 @@ async def _respond_with_all(
     positions = [int(part) for part in (cursor or await log.end_cursor()).split(".")]
     subscriber = await broadcaster.subscribe(None, context.actor.tenant_id)
     stream = EventStream(context, receive, send)
-    stream.wake_on_disconnect(subscriber)
+    stream.wake_at_end(subscriber)
     try:
         await stream.begin()
         while not broadcaster.is_closed:
@@ -229,7 +250,7 @@ async def _respond_with_all(
                 await _wait(stream, subscriber)
         await stream.end()
     except CallerGone:
-        pass
+        await stream.abort()
     finally:
         broadcaster.unsubscribe(subscriber, None)
         stream.close()
@@ -262,7 +283,7 @@ def _encode_log_event(event: BroadcastEvent, positions: list[int], event_format:
 
 
 async def _wait(stream: EventStream, subscriber: Subscriber) -> None:
-    stream.check_connected()  # `wake_on_disconnect` has no effect before this wait.
+    stream.check_caller()  # Nothing wakes a subscriber before this wait.
     await subscriber.wait(HEARTBEAT_SECONDS)
     if not subscriber.has_pending:
         await stream.write(b":\n\n")

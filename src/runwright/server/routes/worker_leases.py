@@ -142,6 +142,7 @@ async def _claim(context: RequestContext, data: TakeSteps, disconnected: asyncio
     worker = _qualified_name(context, data.worker)
     deadline = clock.monotonic() + min(data.wait_seconds, MAX_WAIT_SECONDS)
     while not disconnected.done():
+        await context.check_access()
         claimed = dict(await service.task_queue.claim(worker, data.queues, context.actor.tenant_id, data.most))
         leases = await _wait_for_assignments(context, worker, claimed) if claimed else []
         remaining = deadline - clock.monotonic()

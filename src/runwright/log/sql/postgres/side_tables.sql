@@ -1,10 +1,29 @@
 -- name: insert_token
-INSERT INTO token (token_id, name, digest, tenant_id, roles, scopes, created_at, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- No row is returned if another token has the name.
+INSERT INTO token (token_id, name, digest, tenant_id, roles, scopes, created_at, created_by, expires_at, name_key,
+                   created_with)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT DO NOTHING RETURNING token_id;
+
+-- name: find_token_creators
+-- Who created a token with another token, who created that one, and so on. A local user, who can access the store
+-- itself, is not among them.
+WITH RECURSIVE creator (name, created_with, depth) AS (
+    SELECT created_by, created_with, 1 FROM token WHERE token_id = $1
+    UNION ALL
+    SELECT token.created_by, token.created_with, depth + 1
+    FROM creator JOIN token ON token.token_id = creator.created_with WHERE depth < 1000
+)
+SELECT name FROM creator WHERE created_with IS NOT NULL;
 
 -- name: find_token
 SELECT token_id, name, digest, tenant_id, roles, scopes, created_at, created_by, expires_at, revoked_at
 FROM token WHERE token_id = $1;
+
+-- name: find_invalid_tokens
+-- Those of a JSON list of tokens that are revoked, or expired at a time.
+SELECT token_id FROM token
+WHERE token_id IN (SELECT json_array_elements_text($1::json)) AND (revoked_at IS NOT NULL OR expires_at <= $2);
 
 -- name: list_tokens
 SELECT token_id, name, digest, tenant_id, roles, scopes, created_at, created_by, expires_at, revoked_at
