@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from runwright.log.model import RunRow
 from runwright.log.protocols import run_or_none
 from runwright.log.run_log import RunLog
 from runwright.storage.output.chunks import safe_name
+from runwright.storage.private_files import make_private_folder, open_private
 
 from .hints import CommandHints
 from .session import EXIT_OK, EXIT_REFUSED, Session
@@ -87,8 +87,8 @@ def _spawn(
         command += ["--param", pair]
     if plan_file is not None:
         command += ["--", str(plan_file)]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with open(output, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+    make_private_folder(output.parent)
+    with open_private(output, "ab") as file:
         return subprocess.Popen(  # noqa: S603 - the program is this one
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )

@@ -64,11 +64,31 @@ class JsonLogFormatter(logging.Formatter):
         return _encoder.encode(document).decode()
 
 
+class TextLogFormatter(logging.Formatter):
+    """One line per record. Ids of users cannot forge lines or control a terminal: such characters are escaped."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the base class
+        record.message = _escape(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name of the base class
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  | {_escape(line)}" for line in lines)
+
+
+def _escape(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def configure_logging(*, in_json: bool, access: bool) -> None:
     """Log to standard error, as text or JSON lines. Standard output belongs to the caller of the process."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
-    handler.setFormatter(JsonLogFormatter() if in_json else text)
+    handler.setFormatter(JsonLogFormatter() if in_json else TextLogFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

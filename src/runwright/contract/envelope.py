@@ -98,6 +98,8 @@ def uuid4_bytes(text: str) -> bytes | None:
 def check_identity(run: RunIdentity | RunEventWrite) -> None:
     """Validate the constants of a run."""
     _check_text("runId", run.run_id, MAX_ID_CHARS, forbid_pipe=True)
+    if run.run_id in (".", ".."):
+        raise validation_error("runId must not be `.` or `..`, which paths cannot address.", field="runId")
     _check_text("planId", run.plan_id, MAX_ID_CHARS, forbid_pipe=True)
     _check_text("planVersion", run.plan_version, MAX_ID_CHARS, forbid_pipe=True)
     _check_text("tenantId", run.tenant_id, MAX_ID_CHARS)

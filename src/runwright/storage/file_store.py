@@ -14,6 +14,8 @@ from typing import IO, Any
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import DEFAULT_TENANT, tenant_scoped_name
 
+from .private_files import make_private_folder, open_private
+
 _URI = re.compile(r"result:sha256:([0-9a-f]{64})", re.ASCII)
 _draft_numbers = itertools.count()
 
@@ -64,14 +66,11 @@ class FileStore:
 
 def write_file_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file completely or not at all, through a draft and a rename. Durable on return."""
-    missing = [folder for folder in path.parents if not folder.is_dir()]
-    if missing:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in missing:
-            sync_folder(folder.parent)
+    for folder in make_private_folder(path.parent):
+        sync_folder(folder.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{next(_draft_numbers)}")
     try:
-        with draft.open("xb") as file:
+        with open_private(draft, "xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -6,10 +6,11 @@ import asyncio
 import json
 import time
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from runwright.contract.errors import RunwrightError
+from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.server.settings import ServerSettings, is_loopback, read_server_settings
 from support.server import HELLO, RunningServer, run_path, running_server
 
@@ -295,3 +296,31 @@ async def test_metrics_count_runs_requests_and_events(file_store: str) -> None:
         assert 'runwright_runs{status="COMPLETED"} 1.0' in page
         assert 'runwright_http_requests_total{method="POST",route="/v1/runs",status="201"} 1.0' in page
         assert "runwright_events_appended_total 5.0" in page
+
+
+BODIES = ["/v1/runs", "/v1/tokens", "/v1/leases", f"{run_path('r')}/signals", f"{run_path('r')}/rerun"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("body", [b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b'{"a":"\xe2\x82'])
+async def test_body_that_is_not_utf8_is_refused(file_store: str, path: str, body: bytes) -> None:
+    async with running_server(file_store) as server:
+        answer = await server.caller().http.post(path, content=body, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_ARGUMENT"), answer.text
+
+
+async def test_readiness_does_not_disclose_the_store(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_server(file_store) as server:
+        message = "Postgres at 10.0.0.7:5432/runwright cannot be reached"
+        failing = AsyncMock(side_effect=RunwrightError(ErrorCode.STORE_UNAVAILABLE, message))
+        monkeypatch.setattr(server.service.log.store.side_tables, "read", failing)
+        answer = await server.caller().http.get("/readyz")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "10.0.0.7" not in answer.text
+
+
+@pytest.mark.parametrize("run_id", [".", ".."])
+async def test_run_ids_that_paths_cannot_address_are_refused(file_store: str, run_id: str) -> None:
+    async with running_server(file_store) as server:
+        refused = await server.caller().start(HELLO, 400, context={"runId": run_id})
+        assert refused["code"] == "SCHEMA_VALIDATION_FAILED"

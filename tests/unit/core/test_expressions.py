@@ -533,3 +533,9 @@ def test_any_text_gives_data_or_an_error(text: str) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text("ab c", max_size=5), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner), max_leaves=10))  # fmt: skip
 def test_data_without_expressions_is_not_changed(value: Any) -> None:
     assert evaluate_all(value, {}) == value
+
+
+@pytest.mark.parametrize("text", ["{{ '%c' | format(55296) }}", "{{ '%c' % 57343 }}", "x{{ ['%c' % 55296] }}"])
+def test_half_a_character_is_an_error(text: str) -> None:
+    with pytest.raises(ExpressionError, match="unpaired surrogate"):
+        evaluate(text, {})

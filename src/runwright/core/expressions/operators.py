@@ -108,7 +108,11 @@ def format_text(budget: Budget, pattern: str, values: tuple[Any, ...] | dict[str
         budget.charge_characters(length)
     arguments = dict(zip(values, scalars, strict=True)) if isinstance(values, dict) else tuple(scalars)
     try:
-        return pattern % arguments
+        text = pattern % arguments
+        text.encode()  # `%c` of a number can create half a character
+        return text
+    except UnicodeEncodeError:
+        raise ExpressionFailure("the resulting text contains an unpaired surrogate") from None
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise ExpressionFailure("the values do not match the format directives") from error
 

@@ -14,6 +14,8 @@ _INT = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 INT = re.compile(_INT)
 FLOAT = re.compile(_FLOAT)
+MAX_INT_LENGTH = 1000
+"""Characters of a whole number. Python writes no longer ones in decimal, and a hexadecimal one grows when written."""
 KEYWORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -23,9 +25,11 @@ _NUMBER_STARTS = frozenset("+-.0123456789")
 
 
 def parse_plain(text: str) -> Any:
-    """Return the value of a scalar without quotes."""
+    """Return the value of a scalar without quotes. Raises ValueError for a number that is too long."""
     if text[:1] in _NUMBER_STARTS and text:
         if INT.fullmatch(text):
+            if len(text) > MAX_INT_LENGTH:
+                raise ValueError
             return int(text, 0 if text[:2] in ("0o", "0x") else 10)
         return parse_float(text) if FLOAT.fullmatch(text) else text
     return KEYWORDS.get(text, text)

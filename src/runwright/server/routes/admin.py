@@ -13,9 +13,10 @@ from litestar.params import FromQuery, JSONBody, PathParameter, QueryParameter
 from runwright.auth.audit import AuditFilter, AuditPage
 from runwright.auth.roles import Action
 from runwright.auth.tokens import check_token
-from runwright.contract.errors import ErrorCode, RunwrightError
+from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.control.time_text import parse_time
 from runwright.plans.durations import InvalidDuration, parse_duration
+from runwright.server.problems import STORE_UNAVAILABLE_DETAIL
 from runwright.server.request_context import InjectedContext
 from runwright.server.responses import json_response, problem_responses, validate_storable
 from runwright.server.schemas import (
@@ -254,7 +255,9 @@ async def readyz(request_context: InjectedContext) -> Response[Health]:
             await service.log.store.side_tables.read("token_exists")
         service.operations.engine.keeper.check()
     except (RunwrightError, TimeoutError) as error:
-        detail = error.detail if isinstance(error, RunwrightError) else "The store is unavailable."
+        detail = STORE_UNAVAILABLE_DETAIL  # that of a store may contain its address
+        if isinstance(error, RunwrightError) and error.code not in STORE_CODES:
+            detail = error.detail
         return json_response({"status": "unavailable", "detail": detail}, status=503, headers={"retry-after": "1"})
     return json_response({"status": "ok", "detail": None})
 

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from runwright.storage.private_files import FILE_MODE, make_private_folder
+
 CHUNK_BYTES = 1024 * 1024
 CAP_BYTES = 16 * CHUNK_BYTES
 """Limit of stored output per attempt: its first chunk and its newest ones are retained."""
@@ -144,15 +146,15 @@ class ChunkFiles:
     def _create_file(self) -> Path:
         if self._writer is not None:
             path = self._path_of(self._number)
-            path.touch(exist_ok=False)
+            path.touch(FILE_MODE, exist_ok=False)
             return path
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         others = [chunk.writer for chunk in list_chunks(self._folder) if chunk.attempt == self._attempt]
         writer = max(others, default=0) + 1
         while True:
             path = Chunk(self._attempt, writer, self._number).path(self._folder)
             try:
-                path.touch(exist_ok=False)
+                path.touch(FILE_MODE, exist_ok=False)
             except FileExistsError:  # another writer started concurrently
                 writer += 1
                 continue
