@@ -39,6 +39,8 @@ if [ "$tokens" = "[]" ]; then
   write_secret admin/token "$token"
 fi
 if [ "$tokens" = "[]" ] || [ ! -s "$home/worker/token" ]; then
-  token=$(runwright token create workers --scope steps)
+  name=workers # names are unique: the token that was lost keeps its name until it is revoked
+  [ "$tokens" = "[]" ] || name=workers-$(date -u +%Y%m%dT%H%M%SZ)
+  token=$(runwright token create "$name" --scope steps)
   write_secret worker/token "$token"
 fi

@@ -72,7 +72,7 @@ async def list_tokens(request_context: InjectedContext) -> Response[TokenList]:
     summary="Create a token",
     description="The response contains the token itself, which is not stored and cannot be shown again.",
     status_code=201,
-    responses=problem_responses(413, 415),
+    responses=problem_responses(409, 413, 415),
 )
 async def create_token(request_context: InjectedContext, data: JSONBody[CreateToken]) -> Response[CreatedToken]:
     request_context.permit(Action.MANAGE_TOKENS, tenant_id=data.tenant_id)
