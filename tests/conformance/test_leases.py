@@ -72,12 +72,28 @@ async def test_run_created_with_a_fence_is_owned_by_its_creator(make_log: MakeLo
         await log.append([event("RunPaused")], fence=fence)
 
 
-async def test_expired_or_released_lease_cannot_be_renewed(make_log: MakeLog) -> None:
+async def test_expired_lease_is_renewed_with_its_unclaimed_runs(make_log: MakeLog) -> None:
     async with make_log() as log:
         lease = await log.leases.acquire("one", ttl=0.05)
-        lease = await log.leases.renew(lease)
+        fences: dict[str, rw.Fence] = {}
+        for name in ("kept", "claimed"):
+            await log.append(History(name).started())
+            lease = await log.leases.renew(lease)
+            fences[name] = await log.leases.claim_run(name, lease)
         await asyncio.sleep(0.1)
-        assert await code_of(log.leases.renew(lease)) == "LEASE_LOST"
+        other = await log.leases.acquire("two", ttl=30)
+        await log.leases.claim_run("claimed", other)
+        assert (await log.leases.renew(lease)).epoch == lease.epoch
+        assert await log.leases.owned_runs(lease) == {"kept"}
+        assert await log.leases.owned_runs(other) == {"claimed"}
+        await log.append([History("kept")("StepStarted", "a")], fence=fences["kept"])
+        refused = log.append([History("claimed")("StepStarted", "a")], fence=fences["claimed"])
+        assert await code_of(refused) == "STALE_FENCE"
+
+
+async def test_replaced_or_released_lease_cannot_be_renewed(make_log: MakeLog) -> None:
+    async with make_log() as log:
+        lease = await log.leases.acquire("one", ttl=30)
         again = await log.leases.acquire("one", ttl=30)
         assert again.epoch == lease.epoch + 1
         assert await code_of(log.leases.renew(lease)) == "LEASE_LOST"

@@ -23,12 +23,20 @@ class LeaseService:
         return await self._store.acquire_lease(owner, ttl, holder)
 
     async def renew(self, lease: Lease) -> Lease:
-        """Extend a lease; raises LEASE_LOST if it has expired."""
+        """Extend a lease; raises LEASE_LOST if it was released or replaced.
+
+        A lease that has expired can be extended too. Runs that other processes claimed meanwhile have another owner:
+        see `owned_runs`.
+        """
         return await self._store.renew_lease(lease)
 
     async def release(self, lease: Lease) -> None:
         """End a lease now, so that other processes can claim its runs."""
         await self._store.release_lease(lease)
+
+    async def owned_runs(self, lease: Lease) -> set[str]:
+        """Return the runs that are owned under this lease."""
+        return await self._store.owned_runs(lease)
 
     async def owners(self) -> frozenset[tuple[str, int]]:
         """Return the live owners, each with its epoch."""

@@ -17,6 +17,9 @@ from .model import Holder, LeaseRow
 LEASE_RETENTION_MICROS = 86_400_000_000
 """Microseconds after which an expired lease that owns no run is deleted."""
 
+RELEASED = 0
+"""The time at which a lease expired that was released."""
+
 UNKNOWN_START = "?"
 """Start time of a process that exists but whose start time cannot be read."""
 

@@ -23,7 +23,7 @@ from runwright.log.append.prepare import run_identity_of
 from runwright.log.append.queue import AppendRequest
 from runwright.log.sqlite.connection import Cursor, cursor_of
 
-from .leases import is_live, lease_lost, live_owners, run_owned, stale_fence
+from .leases import RELEASED, is_live, lease_lost, live_owners, run_owned, stale_fence
 from .model import EngineIds, EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from .replay import erase_payload, fold_rows
 from .side_tables import SideTables
@@ -245,14 +245,18 @@ class MemoryStore(Store):
 
     async def renew_lease(self, lease: Lease) -> Lease:
         row = self._leases.get(lease.owner)
-        if row is None or row.epoch != lease.epoch or row.expires_at <= self.clock.now():
+        if row is None or row.epoch != lease.epoch or row.expires_at == RELEASED:
             raise lease_lost()
         return self._set_lease(lease, row.holder)
 
     async def release_lease(self, lease: Lease) -> None:
         row = self._leases.get(lease.owner)
         if row is not None and row.epoch == lease.epoch:
-            self._leases[lease.owner] = msgspec.structs.replace(row, expires_at=0)
+            self._leases[lease.owner] = msgspec.structs.replace(row, expires_at=RELEASED)
+
+    async def owned_runs(self, lease: Lease) -> set[str]:
+        owner = (lease.owner, lease.epoch)
+        return {run_id for run_id, run in self._runs.items() if (run.row.owner, run.row.epoch) == owner}
 
     async def owners(self) -> frozenset[tuple[str, int]]:
         return live_owners(self._leases.values(), self.clock.now())

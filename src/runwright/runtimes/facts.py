@@ -75,10 +75,7 @@ class StepEnded:
     def on_durable(self) -> None: ...
 
     def on_abandoned(self, error: RunwrightError) -> None:
-        if "/" in self.path:
-            return  # a task's outcome waits for the store: a short outage must not undo hours of a playbook's work
-        self.result = None
-        self.error = ErrorInfo(ErrorCode.STORE_WRITE_BUDGET_EXCEEDED, error.detail, retryable=True, category="store")
+        """It is offered again: an outage of the store must not repeat work that was done."""
 
 
 class WaitStarted:

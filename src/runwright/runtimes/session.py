@@ -23,6 +23,7 @@ from runwright.core.scheduling.context import Capacity, Draft, Violation
 from runwright.core.scheduling.result_refs import StorageKey
 from runwright.log.append.authority import Fence
 from runwright.log.append.prepare import PreparedEvent, prepare_own
+from runwright.log.leases import stale_fence
 
 from .alerts import drain_timed_out, emergency_stop, invalid_transition
 from .commands import Execute
@@ -37,6 +38,19 @@ SLICE = 1000
 """Events per append, or a few more: a larger append would delay those of other runs."""
 
 OnExecute = Callable[[Execute], None]
+
+
+class RunLease(Protocol):
+    """The lease under which a run is owned."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether no other process can have claimed the run. Thread-safe."""
+        ...
+
+    async def wait(self, fence: Fence) -> None:
+        """Wait until the lease is valid. Raises STALE_FENCE if it was replaced by another one."""
+        ...
 
 
 class CapacitySource(Protocol):
@@ -66,7 +80,7 @@ class RunSession:
         decider: Decider,
         seq: int,
         fence: Fence,
-        check_lease: Callable[[], None],
+        lease: RunLease,
         *,
         exists: bool,
         source: str | None = None,
@@ -79,7 +93,8 @@ class RunSession:
         self.exists = exists  # the run is in the log
         self.source = source  # the file next to which the modules of the plan are
         self.run: RunIdentity = decider.run
-        self._check_lease = check_lease
+        self.lease = lease
+        self.is_lost = False  # another process has claimed the run
         self._event_ids = EventIdRegistry(services.ids, self.run, services.provider)
         self.needs_refold = False  # another process wrote into the run
         self._interrupt: asyncio.Future[None] | None = None
@@ -105,6 +120,8 @@ class RunSession:
         """Apply facts, decide, and append both. `execute` is called for every attempt whose start became durable.
         `is_stopped`: whether no attempt of the run is executed any more. Returns the capacity of the last decision."""
         while True:
+            if self.is_lost:
+                raise stale_fence()
             if self.needs_refold:
                 self.needs_refold = False
                 await self._refold()
@@ -154,7 +171,7 @@ class RunSession:
                 except RunwrightError as error:
                     message = "Run %s: storing a large value failed, retrying: %s"
                     logger.warning(message, self.run.run_id, error, extra=self.log_extra)
-                    self._check_lease()
+                    await self._wait_for_lease()
                     if self.needs_refold:
                         return False
                     await self.services.wait_for_store()
@@ -217,7 +234,7 @@ class RunSession:
         started, pause = clock.monotonic(), 0.05
         is_unknown = False
         while True:
-            self._check_lease()
+            await self._wait_for_lease()
             try:
                 if self.exists:
                     receipts = await log.append_prepared(events, expected_seq=self.seq, fence=self.fence)
@@ -241,7 +258,6 @@ class RunSession:
         self.exists = True
         if any(receipt.idempotent for receipt in receipts):
             await self._check_ownership()  # a duplicate is acknowledged to every caller, also to a replaced owner
-        self._check_lease()
         foreign = self._event_ids.on_appended(events, receipts)
         if foreign and not is_unknown:
             types = ", ".join(sorted(set(foreign)))
@@ -250,16 +266,26 @@ class RunSession:
         self.seq = max(self.seq, receipts[-1].run_seq)
         self.decider.state.summary.last_event_seq = self.seq
 
+    async def _wait_for_lease(self) -> None:
+        """Wait while the lease may have expired. Raises STALE_FENCE if the run was lost, or does not exist yet: then
+        the caller that creates it gets an error, and can repeat the request."""
+        if not self.lease.is_valid:
+            if not self.exists:
+                raise stale_fence()
+            await self.lease.wait(self.fence)
+        if self.is_lost:
+            raise stale_fence()
+
     async def _check_ownership(self) -> None:
         row = await self.services.log.find_run(self.run.run_id)
         if row.status not in ENDED and (row.owner, row.epoch) != (self.fence.owner, self.fence.epoch):
-            raise RunwrightError(ErrorCode.STALE_FENCE, "Another process drives the run.")
+            raise stale_fence()
 
     async def _refold(self) -> None:
         """Fold the log again because another process wrote into the run; retry while the store is unavailable."""
         drain_timeout = self.services.settings.drain_timeout
         while True:
-            self._check_lease()
+            await self._wait_for_lease()
             try:
                 restored = await restore_decider(self.services.log, self.run, self.graph, drain_timeout, self.decider)
             except RunwrightError as error:

@@ -22,6 +22,7 @@ from runwright.core.scheduling.scheduler import Timeout
 from runwright.core.scheduling.stored_values import MissingValues
 from runwright.plans.secret_refs import SecretPlace, find_secret_places, insert_secrets
 from runwright.runtimes.executor.executor import Outcome, Work
+from runwright.runtimes.executor.work import NOT_STARTED
 from runwright.storage.artifacts import ArtifactStore
 from runwright.storage.json_encoding import check_checkpoint, encode_result
 from runwright.tools.base import STEP_RAISED, ApprovalTool, Lane, StepContext, StepError, TimerTool, Tool
@@ -181,7 +182,10 @@ class StepRunner:
         self._running[running.path] = running
         context = self._context(running, prepared.secrets)
         on_late = partial(self._on_late_outcome, running)
-        work = Work(prepared.tool, running.lane, prepared.inputs, running.node.step, context, on_late)
+        lease = self._session.lease
+        work = Work(
+            prepared.tool, running.lane, prepared.inputs, running.node.step, context, on_late, lambda: lease.is_valid
+        )
         done = partial(self._on_ended, running)
         if running.lane is Lane.RUN:
             assert self._services.sub_runs is not None
@@ -350,6 +354,9 @@ class StepRunner:
         self._on_slot_free(running.node)
         if self._is_closed:
             return
+        if outcome is NOT_STARTED:
+            self._services.spawn(self._launch_again(Execute(running.path, running.attempt)))
+            return
         outcome = outcome.masked(running.mask)
         error, result = outcome.error, outcome.result
         if running.timed_out is not None:
@@ -363,6 +370,14 @@ class StepRunner:
         # The output is stored first: a follower of the run stops reading at the end of the step.
         self._unreported += 1
         self._services.step_logs.when_stored(partial(self._report_end, ended))
+
+    async def _launch_again(self, command: Execute) -> None:
+        """The lease had expired when the step was to start. If the run is still owned when it is valid, start it."""
+        try:
+            await self._session.lease.wait(self._session.fence)
+        except RunwrightError:
+            return  # the run belongs to the next lease, or to another process
+        self.launch(command)
 
     def _report_end(self, ended: StepEnded) -> None:
         self._unreported -= 1

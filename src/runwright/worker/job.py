@@ -15,8 +15,9 @@ import msgspec
 from runwright.client.transport import HttpTransport
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef
+from runwright.log.system_clock import SystemClock
 from runwright.plans.secret_refs import insert_secrets
-from runwright.runtimes.embedded.task_queue import StepAssignment, StepOutcome
+from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome
 from runwright.runtimes.executor.work import Outcome, Work
 from runwright.storage.json_encoding import check_checkpoint, encode_result
 from runwright.tools.base import StepContext, Tool
@@ -29,14 +30,19 @@ T = TypeVar("T")
 MAX_BUFFERED_BYTES = 10 * 1024 * 1024
 """Limit of output that waits to be sent. More is dropped, and the number of dropped bytes is reported."""
 CHUNK_BYTES = 256 * 1024
+SAFETY = 0.9
+"""Part of a lease after which no step is started under it without another confirmation."""
 
 
 class WorkerJob:
     """A claimed step. Implements the artifacts of its StepContext, and buffers its output until it is sent."""
 
-    def __init__(self, transport: HttpTransport, worker: str, lease_id: str, assignment: StepAssignment) -> None:
+    def __init__(
+        self, transport: HttpTransport, worker: str, lease_id: str, assignment: StepAssignment, confirmed_at: float
+    ) -> None:
         self.assignment = assignment
         self.lease_id = lease_id
+        self.confirmed_at = confirmed_at  # when the last request was sent whose answer confirmed the lease
         self._transport = transport
         self._worker = worker
         self._loop = asyncio.get_running_loop()
@@ -81,7 +87,12 @@ class WorkerJob:
             artifacts=self,
             resolve=self._resolve,
         )
-        return Work(tool, tool.lane(inputs, assignment.step), inputs, assignment.step, context)
+        lane = tool.lane(inputs, assignment.step)
+        return Work(tool, lane, inputs, assignment.step, context, may_start=self.may_start)
+
+    def may_start(self) -> bool:
+        """Whether the lease is certainly held. It may have expired while this process was stopped. Thread-safe."""
+        return SystemClock.monotonic() <= self.confirmed_at + LEASE_SECONDS * SAFETY
 
     # Called by the step, on its own thread
 

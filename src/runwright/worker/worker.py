@@ -11,9 +11,10 @@ import msgspec
 from runwright.client.transport import HttpTransport
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ErrorInfo
+from runwright.log.system_clock import SystemClock
 from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment
 from runwright.runtimes.executor.executor import Executor
-from runwright.runtimes.executor.work import Outcome, Work
+from runwright.runtimes.executor.work import NOT_STARTED, Outcome, Work
 from runwright.runtimes.protocols import Execution
 from runwright.tools.base import Tool
 from runwright.tools.secrets import SecretsProvider
@@ -27,6 +28,7 @@ OUTPUT_SECONDS = 0.3
 CLAIM_WAIT_SECONDS = 20.0
 STOP_GRACE_SECONDS = 5.0
 RELEASE_SECONDS = 5.0
+RETRY_SECONDS = 0.5
 
 
 class Worker:
@@ -87,10 +89,11 @@ class Worker:
                 await self._slot_freed.wait_for(lambda: len(self._jobs) < self._slots)
             free = self._slots - len(self._jobs)
             request = {"worker": self._name, "queues": self._queues, "most": free, "waitSeconds": CLAIM_WAIT_SECONDS}
+            requested_at = SystemClock.monotonic()
             response = await self._transport.post("/v1/leases", request)
             for lease in response["leases"]:
                 assignment = msgspec.convert(lease["order"], StepAssignment)
-                job = WorkerJob(self._transport, self._name, lease["leaseId"], assignment)
+                job = WorkerJob(self._transport, self._name, lease["leaseId"], assignment, requested_at)
                 self._jobs[job.lease_id] = job
                 task = asyncio.create_task(self._run_job(job))
                 self._tasks.add(task)
@@ -120,30 +123,46 @@ class Worker:
         except Exception as error:  # Secrets providers and installed tools may raise anything.
             message = f"Preparing the step failed: {type(error).__name__}."
             return Outcome(error=ErrorInfo("STEP_RAISED", message, retryable=True, category="system"))
+        while True:
+            outcome = await self._start(job.lease_id, work) if job.may_start() else NOT_STARTED
+            if outcome is NOT_STARTED and not await self._confirm([job.lease_id]):
+                await asyncio.sleep(RETRY_SECONDS)
+            if job.lease_id not in self._jobs:
+                return None
+            if outcome is not NOT_STARTED:
+                return outcome
+
+    async def _start(self, lease_id: str, work: Work) -> Outcome:
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Outcome) -> None:
             if not ended.done():
                 ended.set_result(outcome)
 
-        self._running[job.lease_id] = self._executor.start(work, done)
-        outcome = await ended
-        return outcome if job.lease_id in self._jobs else None
+        self._running[lease_id] = self._executor.start(work, done)
+        return await ended
 
     async def _send_heartbeats(self) -> None:
-        """Extend the leases, and obey the commands that come back for their steps."""
+        """Extend the leases at intervals."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            leases = list(self._jobs)
-            if not leases:
-                continue
-            try:
-                response = await self._transport.post("/v1/leases/beat", {"worker": self._name, "leases": leases})
-            except RunwrightError as error:
-                logger.warning("Heartbeat rejected: %s", error)
-                continue
-            for lease_id, command in response["leases"].items():
-                self._apply_command(lease_id, command)
+            if self._jobs:
+                await self._confirm(list(self._jobs))
+
+    async def _confirm(self, leases: list[str]) -> bool:
+        """Send one heartbeat, and obey its answer. False if there was none."""
+        requested_at = SystemClock.monotonic()
+        try:
+            response = await self._transport.post("/v1/leases/beat", {"worker": self._name, "leases": leases})
+        except RunwrightError as error:
+            logger.warning("Heartbeat rejected: %s", error)
+            return False
+        for lease_id, command in response["leases"].items():
+            self._apply_command(lease_id, command)
+        for lease_id in leases:
+            if lease_id in self._jobs:
+                self._jobs[lease_id].confirmed_at = requested_at
+        return True
 
     def _apply_command(self, lease_id: str, command: str) -> None:
         execution = self._running.get(lease_id)

@@ -257,3 +257,23 @@ async def test_step_output_is_available_from_every_server(fleet: Fleet) -> None:
         for address in (first, second):
             lines = (await request(http, [address], "GET", "/v1/runs/r/logs/a"))["lines"]
             assert [line["text"] for line in lines] == ["said here"]
+
+
+async def test_stopped_worker_does_not_repeat_a_finished_step(fleet: Fleet) -> None:
+    """The worker is stopped while it waits for work, and goes on after another one has executed the step."""
+    server = fleet.server()
+    stopped = fleet.worker()
+    plan = {"plan": "p", "steps": [{"id": "a", "shell": "echo charged >> once.txt"}]}
+    async with httpx.AsyncClient(timeout=30) as http:
+        await request(http, [server], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "warm-up"}})
+        assert (await wait_for_end(http, [server], "warm-up"))["status"] == "COMPLETED"
+        await asyncio.sleep(0.5)  # it waits for the next step
+        stopped.send_signal(signal.SIGSTOP)
+        await request(http, [server], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "r"}})
+        fleet.worker()
+        assert (await wait_for_end(http, [server], "r"))["status"] == "COMPLETED"
+        stopped.send_signal(signal.SIGCONT)
+        await request(http, [server], "POST", "/v1/runs", json={"plan": plan, "context": {"runId": "last"}})
+        assert (await wait_for_end(http, [server], "last"))["status"] == "COMPLETED"
+        await asyncio.sleep(2)
+        assert (fleet.folder / "once.txt").read_text() == "charged\n" * 3, fleet.log_tails()

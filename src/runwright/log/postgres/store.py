@@ -286,6 +286,9 @@ class PostgresStore(Store):
     async def release_lease(self, lease: Lease) -> None:
         await self._fetch("end_lease", lease.owner, lease.epoch)
 
+    async def owned_runs(self, lease: Lease) -> set[str]:
+        return {row["run_id"] for row in await self._fetch("owned_runs", lease.owner, lease.epoch)}
+
     async def _leases(self, owners: Iterable[str]) -> tuple[dict[str, LeaseRow], int]:
         """Return the leases of some owners, and the server's time to compare them with."""
         rows = await self._fetch("find_leases", list(owners))

@@ -20,7 +20,15 @@ from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
 from runwright.log.append.queue import store_closed
-from runwright.log.leases import LEASE_RETENTION_MICROS, lease_lost, live_epoch, live_owners, run_owned, stale_fence
+from runwright.log.leases import (
+    LEASE_RETENTION_MICROS,
+    RELEASED,
+    lease_lost,
+    live_epoch,
+    live_owners,
+    run_owned,
+    stale_fence,
+)
 from runwright.log.model import EngineIds, EventFilter, Holder, Lease, RunFilter, RunRow
 from runwright.log.replay import FoldRow, erase_payload, fold_rows
 from runwright.log.row_mapping import alert_from_row, lease_row, run_identity, run_row, store_corrupt
@@ -234,7 +242,9 @@ class SqliteStore(Store):
 
     async def renew_lease(self, lease: Lease) -> Lease:
         def renew(writer: SqliteWriter) -> Lease:
-            _check_lease(writer, lease)
+            row = writer.find_lease(lease.owner)
+            if row is None or row.epoch != lease.epoch or row.expires_at == RELEASED:
+                raise lease_lost()
             expires_at = writer.clock.now() + int(lease.ttl * 1e6)
             writer.execute("extend_lease", (expires_at, lease.owner, lease.epoch))
             return msgspec.structs.replace(lease, expires_at=expires_at)
@@ -242,7 +252,12 @@ class SqliteStore(Store):
         return await self._write(renew)
 
     async def release_lease(self, lease: Lease) -> None:
-        await self._write(lambda writer: writer.execute("extend_lease", (0, lease.owner, lease.epoch)))
+        await self._write(lambda writer: writer.execute("extend_lease", (RELEASED, lease.owner, lease.epoch)))
+
+    async def owned_runs(self, lease: Lease) -> set[str]:
+        owner = (lease.owner, lease.epoch)
+        rows = await self._read(lambda cursor: cursor.execute(self._sql["owned_runs"], owner).fetchall())
+        return {row[0] for row in rows}
 
     async def owners(self) -> frozenset[tuple[str, int]]:
         rows = await self._read(lambda cursor: cursor.execute(self._sql["list_leases"]).fetchall())

@@ -19,6 +19,7 @@ from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.state import RunState, freeze
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.append.authority import Fence
+from runwright.log.model import Lease
 from runwright.log.run_log import RunLog
 from runwright.runtimes.alerts import engine_failed
 from runwright.runtimes.background import cancel_all, log_failure
@@ -51,7 +52,14 @@ class Engine:
         self.services = services
         self.owner = owner
         ttl = FOREVER if settings.alone else settings.lease_ttl
-        self.keeper = LeaseKeeper(services.log, services.clock, owner, ttl, self._on_lease_lost)
+        self.keeper = LeaseKeeper(
+            services.log,
+            services.clock,
+            owner,
+            ttl,
+            on_regained=self._on_lease_regained,
+            on_lost=self._on_lease_lost,
+        )
         self.capacity = CapacityPool(services.executor)
         self.supervisor = Supervisor(self)
         self.dispatcher: Dispatcher | None = None
@@ -187,8 +195,7 @@ class Engine:
     def _session(
         self, graph: PlanGraph, decider: Decider, seq: int, fence: Fence, *, exists: bool, source: str | None = None
     ) -> RunSession:
-        check_lease = self.keeper.check
-        return RunSession(self.services, graph, decider, seq, fence, check_lease, exists=exists, source=source)
+        return RunSession(self.services, graph, decider, seq, fence, self.keeper, exists=exists, source=source)
 
     def _driver(self, session: RunSession) -> RunDriver:
         return RunDriver(session, self.capacity, self.dispatcher, self._park)
@@ -210,7 +217,7 @@ class Engine:
         return await self.drive_claimed(run_id)
 
     async def _claim(self, run_id: str) -> Fence:
-        """Claim a run; under a new lease, if the old one has expired unnoticed."""
+        """Claim a run; after extending the lease, if it has expired unnoticed."""
         lease = self.keeper.lease
         assert lease is not None
         try:
@@ -218,8 +225,7 @@ class Engine:
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
-            if (problem := await self.keeper.replace(lease, error)) is not None:
-                raise problem from None
+            await self.keeper.renew_or_replace(lease)
             assert self.keeper.lease is not None
             return await self.log.leases.claim_run(run_id, self.keeper.lease)
 
@@ -403,6 +409,16 @@ class Engine:
             self._unpark(run_id)
         elif run_id in self._loading:
             self._loading[run_id] = True
+
+    async def _on_lease_regained(self, lease: Lease) -> None:
+        """The lease had expired. Stop driving the runs that other processes have claimed meanwhile."""
+        owned = await self.log.leases.owned_runs(lease)
+        for run_id, driver in list(self._drivers.items()):
+            if driver.session.exists and run_id not in owned:
+                driver.stop_driving()
+        for run_id in [run_id for run_id in self._parked if run_id not in owned]:
+            del self._parked[run_id]
+            self.on_ownership_lost(run_id)
 
     async def _on_lease_lost(self) -> None:
         """Stop driving everything under the old lease; resume what no other process has claimed."""

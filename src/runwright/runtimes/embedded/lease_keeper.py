@@ -1,4 +1,8 @@
-"""The lease of a process: the claim to be alive on which its ownership of runs rests."""
+"""The lease of a process: the claim to be alive on which its ownership of runs rests.
+
+A lease that expires because this process was stalled, or its store unavailable, is extended as soon as possible. Runs
+that no other process has claimed meanwhile are still owned, and what they execute goes on.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,42 @@ from collections.abc import Awaitable, Callable
 from runwright.contract.clock import Clock
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.append.authority import Fence
-from runwright.log.leases import this_process
+from runwright.log.leases import stale_fence, this_process
 from runwright.log.model import Lease
 from runwright.log.run_log import RunLog
 
 logger = logging.getLogger("runwright.runtimes")
 
 _SAFETY = 0.9  # of the lease: this process stops a little before others may claim its runs
+_RETRY_SECONDS = 0.2  # between attempts to extend a lease that may have expired
 
 
 class LeaseKeeper:
-    """Renews one lease. By the clock of this process it expires before other processes consider it expired."""
+    """Renews one lease. By the clock of this process it expires before other processes consider it expired.
+
+    `on_regained` is called with a lease that was extended after it may have expired, before it is valid again;
+    `on_lost` when a lease was replaced by a new one, under which no run is owned.
+    """
 
     def __init__(
-        self, log: RunLog, clock: Clock, owner: str, ttl: float, on_lost: Callable[[], Awaitable[None]]
+        self,
+        log: RunLog,
+        clock: Clock,
+        owner: str,
+        ttl: float,
+        *,
+        on_regained: Callable[[Lease], Awaitable[None]],
+        on_lost: Callable[[], Awaitable[None]],
     ) -> None:
         self._log = log
         self._clock = clock
         self._owner = owner
         self._ttl = ttl
+        self._on_regained = on_regained
         self._on_lost = on_lost
         self._valid_until = 0.0
         self._replacing = asyncio.Lock()
+        self._changed = asyncio.Event()
         self.lease: Lease | None = None
 
     @property
@@ -41,64 +59,75 @@ class LeaseKeeper:
     async def acquire(self) -> None:
         requested = self._clock.monotonic()
         self.lease = await self._log.leases.acquire(self._owner, self._ttl, this_process())
-        self._valid_until = requested + self._ttl * _SAFETY
+        self._set_valid(requested)
 
     @property
     def is_valid(self) -> bool:
+        """Whether no other process can have claimed the runs of this one. Thread-safe."""
         return self._clock.monotonic() <= self._valid_until
 
     def check(self) -> None:
-        """Raise STALE_FENCE once the lease may have expired: no run may be driven under it any more."""
-        if self._clock.monotonic() > self._valid_until:
+        """Raise STALE_FENCE while the lease may have expired."""
+        if not self.is_valid:
             raise RunwrightError(ErrorCode.STALE_FENCE, "The lease of this process has expired.")
+
+    async def wait(self, fence: Fence) -> None:
+        """Wait until the lease of this fence is valid. Raises STALE_FENCE if it was replaced."""
+        while self.fence == fence:
+            if self.is_valid:
+                return
+            await self._changed.wait()
+        raise stale_fence()
 
     async def ensure(self) -> None:
         """Make sure that the lease is valid: it may have expired while this process could not renew it."""
-        if self.is_valid or self.lease is None:
-            return
-        lease = self.lease
+        if not self.is_valid and self.lease is not None:
+            await self.renew_or_replace(self.lease)
+
+    async def renew_or_replace(self, lease: Lease) -> None:
+        """Extend a lease now, or acquire a new one if it is lost."""
         try:
             await self._renew(lease)
         except RunwrightError as error:
             if error.code != ErrorCode.LEASE_LOST:
                 raise
-            await self.replace(lease, error)
-
-    async def _renew(self, lease: Lease) -> None:
-        requested = self._clock.monotonic()
-        self.lease = await self._log.leases.renew(lease)
-        self._valid_until = requested + self._ttl * _SAFETY
+            await self._replace(lease, error)
 
     async def renew_loop(self) -> None:
-        """Renew the lease periodically, and replace it when it is lost."""
+        """Renew the lease periodically, and replace it if it is lost."""
         while True:
-            await self._clock.sleep(self._ttl / 3)
+            await self._clock.sleep(self._ttl / 3 if self.is_valid else min(_RETRY_SECONDS, self._ttl / 3))
             assert self.lease is not None
-            requested, lease = self._clock.monotonic(), self.lease
             try:
-                await self._renew(lease)
+                await self.renew_or_replace(self.lease)
             except RunwrightError as error:
                 if error.code == ErrorCode.STORE_CLOSED:
                     return
-                if error.code != ErrorCode.LEASE_LOST and requested < self._valid_until:
-                    logger.warning("Renewing the lease failed, retrying: %s", error)
-                    continue
-                await self.replace(lease, error)
-
-    async def replace(self, lost: Lease, reason: RunwrightError) -> RunwrightError | None:
-        """Acquire a new lease instead of a lost one, unless that was done already. Returns the error if it failed."""
-        async with self._replacing:
-            if self.lease is not None and self.lease.epoch != lost.epoch:
-                return None
-            logger.warning("The lease was lost; other processes may claim its runs: %s", reason)
-            try:
-                await self.acquire()
-            except RunwrightError as error:
-                logger.warning("Acquiring a new lease failed: %s", error)
-                return error
-            await self._on_lost()
-            return None
+                logger.warning("Renewing the lease failed, retrying: %s", error)
 
     async def release(self) -> None:
         if self.lease is not None:
             await self._log.leases.release(self.lease)
+
+    async def _renew(self, lease: Lease) -> None:
+        requested, valid_until = self._clock.monotonic(), self._valid_until
+        renewed = await self._log.leases.renew(lease)
+        if self._clock.monotonic() > valid_until:
+            await self._on_regained(renewed)
+        if self.lease is not None and self.lease.epoch == lease.epoch:
+            self.lease = renewed
+            self._set_valid(requested)
+
+    async def _replace(self, lost: Lease, reason: RunwrightError) -> None:
+        """Acquire a new lease instead of a lost one, unless that was done already."""
+        async with self._replacing:
+            if self.lease is not None and self.lease.epoch != lost.epoch:
+                return
+            logger.warning("The lease was lost; other processes may claim its runs: %s", reason)
+            await self.acquire()
+            await self._on_lost()
+
+    def _set_valid(self, since: float) -> None:
+        self._valid_until = since + self._ttl * _SAFETY
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -71,6 +71,12 @@ class RunDriver:
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
+    def stop_driving(self) -> None:
+        """Another process has claimed the run."""
+        self.runner.abandon()
+        self.session.is_lost = True
+        self.wake()
+
     def request_refold(self) -> None:
         """A signal was accepted: read the log."""
         self.session.request_refold()

@@ -22,7 +22,7 @@ from .event_loops import LoopTask, LoopThread, StepLoops
 from .isolated_process import run_isolated
 from .output_capture import CAPTURE
 from .thread_pool import ThreadPool
-from .work import ABANDONED, CANCELLED, Outcome, Work, run_tool, run_tool_on_loop
+from .work import ABANDONED, CANCELLED, NOT_STARTED, Outcome, Work, run_tool, run_tool_on_loop
 
 __all__ = ["Executor", "LocalExecution", "Outcome", "Work"]
 
@@ -52,6 +52,15 @@ class LocalExecution:
     def claim(self) -> bool:
         """Return True for exactly one caller, which then starts the execution or cancels it. Thread-safe."""
         return self._claim.acquire(blocking=False)
+
+    def begin(self) -> bool:
+        """Return whether the tool is to be called now: the execution was not cancelled, and the step may start."""
+        if not self.claim():
+            return False
+        if self.work.may_start():
+            return True
+        self._executor.deliver(self, NOT_STARTED)
+        return False
 
     def cancel(self, grace: float) -> None:
         """Request a stop. After `grace` seconds it is stopped by force, or abandoned if that is impossible."""
@@ -149,7 +158,7 @@ class Executor:
         if lane is Lane.THREAD:
             self._threads.submit(lambda: self._run_in_thread(execution))
         elif lane is Lane.STEP_LOOP:
-            execution.task = self._start_on_step_loop(execution, execution.claim, None)
+            execution.task = self._start_on_step_loop(execution, execution.begin, None)
         else:
             execution.task = self._start_on_tool_loop(execution, lane)
         return execution
@@ -193,7 +202,7 @@ class Executor:
         return execution
 
     def _run_in_thread(self, execution: LocalExecution) -> None:
-        if not execution.claim():
+        if not execution.begin():
             return
         outcome = contextvars.Context().run(run_tool, execution.work)
         if isinstance(outcome, Outcome):
@@ -222,7 +231,7 @@ class Executor:
         return LoopTask(
             self._tool_loop,
             work.context,
-            execution.claim,
+            execution.begin,
             lambda: run(work),
             lambda outcome: self.deliver(execution, outcome),
         )
@@ -251,6 +260,8 @@ class Executor:
 
 
 def _run_inline(work: Work) -> Outcome:
+    if not work.may_start():
+        return NOT_STARTED
     outcome = contextvars.Context().run(run_tool, work)
     if isinstance(outcome, Outcome):
         return outcome

@@ -38,6 +38,8 @@ class Work(msgspec.Struct, frozen=True):
     context: StepContext
     on_late_outcome: Callable[[Outcome], None] | None = None
     """Called with the outcome if the step ends after it was abandoned."""
+    may_start: Callable[[], bool] = lambda: True
+    """Asked immediately before the tool is called, in any thread. If not, the outcome is NOT_STARTED."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -70,6 +72,10 @@ ABANDONED = Outcome(
     ),
     abandoned=True,
 )
+
+
+NOT_STARTED = Outcome()
+"""The tool was not called, because the step may belong to another process. Compared by identity."""
 
 
 def run_tool(work: Work) -> Outcome | Awaitable[Any]:

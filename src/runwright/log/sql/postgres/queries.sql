@@ -231,10 +231,13 @@ ON CONFLICT (owner) DO UPDATE SET epoch = lease.epoch + 1, expires_at = excluded
 RETURNING epoch, expires_at;
 
 -- name: extend_lease
--- An expired lease cannot be extended.
+-- Also an expired lease: runs that were claimed meanwhile have another owner. A lease that was released (0) stays so.
 UPDATE lease SET expires_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3
-WHERE owner = $1 AND epoch = $2 AND expires_at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+WHERE owner = $1 AND epoch = $2 AND expires_at <> 0
 RETURNING expires_at;
+
+-- name: owned_runs
+SELECT run_id FROM run WHERE owner = $1 AND epoch = $2;
 
 -- name: end_lease
 UPDATE lease SET expires_at = 0 WHERE owner = $1 AND epoch = $2;

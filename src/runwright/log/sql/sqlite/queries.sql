@@ -144,6 +144,9 @@ UPDATE lease SET expires_at = ? WHERE owner = ? AND epoch = ?;
 -- name: set_run_owner
 UPDATE run SET owner = ?, epoch = ?, wake_at = ? WHERE run_key = ?;
 
+-- name: owned_runs
+SELECT run_id FROM run WHERE owner = ? AND epoch = ?;
+
 -- name: list_leases
 SELECT owner, epoch, expires_at, host, pid, started FROM lease;
 
