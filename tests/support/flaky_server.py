@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 
 class FlakyServer(ThreadingHTTPServer):
@@ -72,6 +73,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def on_echo(self, request: dict[str, Any]) -> None:
         self.answer(200, json.dumps(request).encode(), Set_Cookie="session=abc")
+
+    def on_redirect(self, request: dict[str, Any]) -> None:
+        """Redirect to the address in the query, with the status in the query."""
+        query = parse_qs(request["path"].partition("?")[2])
+        self.answer(int(query["status"][0]), b"", "text/plain", Location=query["to"][0])
 
     def on_orders(self, _request: dict[str, Any]) -> None:
         self.answer(200, b'{"rows": [1, 2, 3]}')

@@ -25,9 +25,17 @@ from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.runtimes.executor.work import NOT_STARTED
 from runwright.storage.artifacts import ArtifactStore
 from runwright.storage.json_encoding import check_checkpoint, encode_result
-from runwright.tools.base import STEP_RAISED, ApprovalTool, Lane, StepContext, StepError, TimerTool, Tool
+from runwright.tools.base import (
+    INPUTS_ARE_LOGGED,
+    STEP_RAISED,
+    ApprovalTool,
+    Lane,
+    StepContext,
+    StepError,
+    TimerTool,
+    Tool,
+)
 from runwright.tools.secret_mask import Mask
-from runwright.tools.sub_plan import PARAMS_ARE_LOGGED
 
 from .alerts import late_result
 from .child_runs import ChildRunsOfStep
@@ -38,6 +46,9 @@ from .result_loader import load_result
 from .secret_resolver import SecretResolver, SecretsNeeded
 from .session import RunSession
 from .value_fetcher import fetch_values
+
+LOGGED_LANES = frozenset({Lane.RUN, Lane.ASK, Lane.TIMER})
+"""Lanes whose inputs become part of an event."""
 
 
 class RunningStep:
@@ -168,8 +179,8 @@ class StepRunner:
             return
         prepared = self._prepare(node, path, attempt, variables)
         lane = prepared.tool.lane(prepared.inputs, node.step)
-        if lane is Lane.RUN and prepared.secrets:
-            raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, PARAMS_ARE_LOGGED)
+        if lane in LOGGED_LANES and prepared.secrets:  # an override may name one that the plan does not
+            raise RunwrightError(ErrorCode.INVALID_STEP_SCHEMA, INPUTS_ARE_LOGGED)
         if lane is Lane.ASK:
             self._request_input(command, node, prepared)
         elif lane is Lane.TIMER:
@@ -292,7 +303,7 @@ class StepRunner:
     def _context(self, running: RunningStep, secrets: Mapping[str, str]) -> StepContext:
         session, decider, services = self._session, self._session.decider, self._services
         path, attempt, is_run = running.path, running.attempt, running.lane is Lane.RUN
-        mask = None if running.mask is None else running.mask.mask_bytes
+        mask = running.mask
         output = services.step_logs.writer(session.run.run_id, path, attempt, mask)
         store = services.artifacts
         artifacts = None if store is None else TenantArtifacts(store, session.run.tenant_id, running.artifacts)
@@ -310,6 +321,7 @@ class StepRunner:
             iteration=decider.scheduler.iteration_of(path) if is_run else None,
             workload=decider.execution.params if is_run else None,
             resolve=self._resolve_result if running.node.is_task else None,
+            mask_text=None if mask is None else mask.mask_text,
         )
 
     def _resolve_result(self, ref: Any) -> Any:

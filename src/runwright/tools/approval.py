@@ -8,8 +8,9 @@ import msgspec
 
 from runwright.contract import payloads
 from runwright.contract.plan import Step
+from runwright.plans.secret_refs import secret_names
 
-from .base import Lane, StepContext, is_unresolved
+from .base import INPUTS_ARE_LOGGED, Lane, StepContext, is_unresolved
 
 FIELD_TYPES = ("string", "integer", "number", "boolean")
 
@@ -29,6 +30,8 @@ class ApprovalStepTool:
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
         if step.foreach is not None:
             return "A foreach step cannot request approvals. Request one approval for the whole list."
+        if step.secret_refs or any(secret_names(inputs)):
+            return INPUTS_ARE_LOGGED
         fields = cast("dict[str, Any]", inputs.get("fields") or {})
         if is_unresolved(fields):
             return None

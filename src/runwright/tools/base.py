@@ -61,6 +61,16 @@ class StepArtifacts(Protocol):
     def fetch(self, ref: ArtifactRef | str, target: Path) -> int: ...
 
 
+MAX_TEXT_LENGTH = 2000
+
+INPUTS_ARE_LOGGED = "The inputs of this step are stored in the log, so they must hold no secret."
+
+
+def _unchanged(text: str) -> str:
+    """Default of `mask_text`."""
+    return text
+
+
 def _do_nothing() -> None:
     """Default of `end_output`."""
 
@@ -84,6 +94,7 @@ class StepContext:
         iteration: dict[str, Any] | None = None,
         workload: dict[str, Any] | None = None,
         resolve: Callable[[Any], Any] | None = None,
+        mask_text: Callable[[str], str] | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -97,6 +108,8 @@ class StepContext:
         self.iteration = iteration  # of a playbook loop, as its expressions see it
         self.workload = workload  # the parameters of the run, if the step is a child run
         self.resolve = resolve  # in playbooks: loads a task's result by its reference
+        self.mask_text = mask_text or _unchanged  # hides secrets; to be called before a text is shortened
+        self.max_text = MAX_TEXT_LENGTH  # characters of an error message or a traceback
         self._save = save
         self._artifacts = artifacts
 

@@ -32,11 +32,15 @@ MAX_BYTES = 16 * 1024 * 1024
 CONNECT_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 MAX_REDIRECTS = 10
+MAX_EXCERPT_BYTES = 64 * 1024
 MAX_RETRY_AFTER = 24 * 3600.0
 
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of temporary conditions."""
 
+CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+ORIGIN, HIDDEN_HEADERS = "runwright.origin", "runwright.hidden_headers"
+"""Extensions of a request: where the step sent it, and the headers that only this origin may get."""
 _CREDENTIAL_HEADERS = frozenset({"set-cookie", "set-cookie2"})
 """Response headers that are left out of the result."""
 
@@ -51,6 +55,7 @@ class HttpInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
     expect: int | str | list[Any] = "2xx"
     idle_timeout: str | float = HTTP_IDLE_TIMEOUT
     max_bytes: int = MAX_BYTES
+    redirects: bool = True
 
 
 class HttpTool:
@@ -85,7 +90,9 @@ class HttpTool:
                 # No limit on waiting for a free connection of the pool: the timeout of the step bounds it.
                 timeout=httpx.Timeout(_seconds(inputs.idle_timeout), connect=CONNECT_SECONDS, pool=None),
             )
-            response = await client.send(request, stream=True)
+            request.extensions[ORIGIN] = _origin(request.url)
+            request.extensions[HIDDEN_HEADERS] = _hidden_headers(request, context)
+            response = await client.send(request, stream=True, follow_redirects=inputs.redirects)
         except httpx.InvalidURL as error:
             raise invalid_input(f"Invalid `url`: {error}.") from None
         except httpx.TooManyRedirects:
@@ -95,7 +102,7 @@ class HttpTool:
         except httpx.TransportError as error:
             raise _transport_error(error, inputs) from None
         try:
-            return await _read_response(response, inputs)
+            return await _read_response(response, inputs, context)
         except httpx.TransportError as error:
             raise _transport_error(error, inputs) from None
         finally:
@@ -106,10 +113,9 @@ class HttpTool:
 
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         return httpx.AsyncClient(
-            follow_redirects=True,
             max_redirects=MAX_REDIRECTS,
             limits=limits,
-            event_hooks={"request": [self._check_host]},
+            event_hooks={"request": [_drop_secrets_at_other_origins, self._check_host]},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # cookies of one step must not reach another
         )
 
@@ -126,6 +132,31 @@ class HttpTool:
                 f"Host {host} is not allowed. Add it to [http] allow in runwright.toml.",
                 retryable=False,
             )
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _hidden_headers(request: httpx.Request, context: StepContext) -> list[str]:
+    """Return the names of the headers that must not reach another origin: credentials, and those with a secret."""
+    headers = request.headers.items()
+    return [name for name, value in headers if name in CREDENTIALS or context.mask_text(value) != value]
+
+
+async def _drop_secrets_at_other_origins(request: httpx.Request) -> None:
+    """Called for each request, also for those that follow a redirect; these have the extensions of the first."""
+    import httpx
+
+    if _origin(request.url) == request.extensions[ORIGIN]:
+        return
+    for name in request.extensions[HIDDEN_HEADERS]:
+        request.headers.pop(name, None)
+    if request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
+        for name in ("content-type", "transfer-encoding"):
+            request.headers.pop(name, None)
+        request.headers["content-length"] = "0"
+        request.stream = httpx.ByteStream(b"")
 
 
 def _problem(inputs: dict[str, Any]) -> str | None:
@@ -208,7 +239,7 @@ def _request_headers(inputs: HttpInputs, context: StepContext) -> list[tuple[byt
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _read_response(response: httpx.Response, inputs: HttpInputs) -> dict[str, Any]:
+async def _read_response(response: httpx.Response, inputs: HttpInputs, context: StepContext) -> dict[str, Any]:
     body = bytearray()
     async for chunk in response.aiter_bytes():  # decompressed, because the limit protects our memory
         body += chunk
@@ -220,7 +251,7 @@ async def _read_response(response: httpx.Response, inputs: HttpInputs) -> dict[s
                 retryable=False,
             )
     if not any(response.status_code in (_statuses(item) or ()) for item in _as_list(inputs.expect)):
-        raise _status_error(response, bytes(body), inputs)
+        raise _status_error(response, bytes(body), inputs, context)
     headers = {name: value for name, value in response.headers.items() if name not in _CREDENTIAL_HEADERS}
     return {"status": response.status_code, "headers": headers, **_decode_body(response, bytes(body))}
 
@@ -241,13 +272,14 @@ def _decode_body(response: httpx.Response, body: bytes) -> dict[str, Any]:
     return {"body": text}
 
 
-def _status_error(response: httpx.Response, body: bytes, inputs: HttpInputs) -> StepError:
+def _status_error(response: httpx.Response, body: bytes, inputs: HttpInputs, context: StepContext) -> StepError:
     status = response.status_code
     try:
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
-    excerpt = " ".join(body[:2000].decode(errors="replace").replace("\0", " ").split())[:200]
+    text = context.mask_text(body[:MAX_EXCERPT_BYTES].decode(errors="replace"))
+    excerpt = " ".join(text.replace("\0", " ").split())[:200]
     message = f"{_request_name(response, inputs)} returned {status}{phrase}" + (f": {excerpt}" if excerpt else ".")
     facts: dict[str, Any] = {"status": status}
     if (seconds := retry_after(response.headers)) is not None:

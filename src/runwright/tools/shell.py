@@ -15,6 +15,9 @@ from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
 TAIL = 8 * 1024
 """Bytes at the end of the output that become part of the result."""
 
+MARGIN = 64 * 1024
+"""Bytes before the tail that are kept until it is masked: a secret may begin there."""
+
 MAX_JSON_LINE = 1024 * 1024
 """Maximum bytes of a last line that is parsed as JSON."""
 
@@ -60,8 +63,8 @@ class ShellTool:
             raise start_error(error, argv, inputs.cwd) from None
         status = await process.finish(lambda: context.grace)
         if status != 0:
-            raise _failed(status, err.last_line())
-        return _result(out)
+            raise _failed(status, context.mask_text(err.last_line()))
+        return _result(out, context)
 
 
 class _Tail:
@@ -78,33 +81,33 @@ class _Tail:
     def add(self, data: bytes) -> None:
         self._bytes += data
         self._size += len(data)
-        if len(self._bytes) <= 2 * TAIL:
+        if len(self._bytes) <= 2 * TAIL + MARGIN:
             return
         body = len(self._bytes) - (1 if self._bytes.endswith(b"\n") else 0)
         line = self._bytes.rfind(b"\n", 0, body) + 1
         if body - line > MAX_JSON_LINE:
             line = len(self._bytes)
-        del self._bytes[: min(line, len(self._bytes) - TAIL)]
+        del self._bytes[: min(line, len(self._bytes) - TAIL - MARGIN)]
 
     def last_line(self) -> str:
         lines = bytes(self._bytes).rstrip().rsplit(b"\n", 1)
         return _decode(lines[-1])
 
-    def text(self) -> str:
-        tail = bytes(self._bytes[-TAIL:])
-        if len(self._bytes) > TAIL:
-            tail = tail.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
-        return _decode(tail)
+    def text(self, context: StepContext) -> str:
+        body = bytes(self._bytes)
+        if self._size > len(body):
+            body = body.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
+        return context.mask_text(_decode(body))[-TAIL:]
 
 
-def _result(out: _Tail) -> Any:
+def _result(out: _Tail, context: StepContext) -> Any:
     line = out.last_line().strip()
     if line.startswith(("{", "[")):
         try:
             return msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):
             pass
-    return {"exitCode": 0, "stdout": out.text(), **({"truncated": True} if out.is_truncated else {})}
+    return {"exitCode": 0, "stdout": out.text(context), **({"truncated": True} if out.is_truncated else {})}
 
 
 def _failed(status: int, last_line: str) -> StepError:

@@ -10,8 +10,9 @@ from runwright.contract import payloads
 from runwright.contract.plan import Step
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.plans.durations import InvalidDuration, parse_duration
+from runwright.plans.secret_refs import secret_names
 
-from .base import Lane, StepContext, invalid_input, is_unresolved
+from .base import INPUTS_ARE_LOGGED, Lane, StepContext, invalid_input, is_unresolved
 
 _ONE_OF = "Set exactly one of `duration` and `until`."
 
@@ -30,6 +31,8 @@ class WaitTool:
     main_input = "duration"
 
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:
+        if step.secret_refs or any(secret_names(inputs)):
+            return INPUTS_ARE_LOGGED
         duration, until = inputs.get("duration"), inputs.get("until")
         if inputs.get("event") is not None:
             if duration is not None or until is not None:

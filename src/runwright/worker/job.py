@@ -86,6 +86,7 @@ class WorkerJob:
             secrets={name: found[name] for name in assignment.step.secret_refs},
             artifacts=self,
             resolve=self._resolve,
+            mask_text=None if self._mask is None else self._mask.mask_text,
         )
         lane = tool.lane(inputs, assignment.step)
         return Work(tool, lane, inputs, assignment.step, context, may_start=self.may_start)

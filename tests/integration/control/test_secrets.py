@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import runwright as rw
 from runwright.tools.secret_mask import Mask
@@ -198,3 +202,103 @@ async def test_secret_equal_to_a_field_name_masks_only_values(value: str, monkey
     assert error.code == "STEP_RAISED"
     assert error.message.startswith("ValueError: not with ***")
     assert error.retryable is not None
+
+
+SECRET = 'k3y-Zx9/Qw+7 \\Tr"4é'
+FORMS = {
+    "Basic": lambda: base64.b64encode(f"user:{SECRET}".encode()),
+    "base64 with a newline": lambda: base64.b64encode(f"{SECRET}\n".encode()),
+    "base64 for URLs": lambda: base64.urlsafe_b64encode(SECRET.encode()),
+    "form": lambda: quote_plus(SECRET).encode(),
+    "JSON": lambda: json.dumps({"k": SECRET}).encode(),
+    "JSON in JSON": lambda: json.dumps(json.dumps({"k": SECRET})).encode(),
+    "repr": lambda: repr(SECRET).encode(),
+    "repr of bytes": lambda: repr(SECRET.encode()).encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_common_encodings_of_a_secret_are_masked(form: str) -> None:
+    encoded = FORMS[form]()
+    masked = Mask([SECRET]).mask_bytes(b"before " + encoded + b" after")
+    assert b"***" in masked
+    assert masked.startswith(b"before ")
+    assert masked.endswith(b" after")
+    assert len(masked) < len(b"before  after") + len(encoded) - len(SECRET) + 12
+
+
+def test_lower_case_percent_encoding_is_masked() -> None:
+    assert Mask(["a/b c:d"]).mask_text("x=a%2fb%20c%3ad&y=a%2fb+c%3ad") == "x=***&y=***"
+
+
+@given(
+    before=st.binary(max_size=7), after=st.binary(max_size=7), value=st.text(st.characters(codec="ascii"), min_size=9)
+)
+def test_base64_of_a_secret_is_masked_at_every_position(before: bytes, after: bytes, value: str) -> None:
+    encoded = base64.b64encode(before + value.encode() + after)
+    masked = Mask([value]).mask_bytes(encoded)
+    assert b"***" in masked
+    first, last = -(-len(before) * 8 // 6), (len(before) + len(value)) * 8 // 6
+    assert encoded[first:last] not in masked
+
+
+CUT = "0123456789abcdefghijklmnopqrst"
+CUTS: dict[str, dict[str, Any]] = {
+    "the end of a message": {"python": {"code": "raise ValueError('x' * 1975 + p)"}},
+    "the end of a message of a process": {
+        "class": "isolation",
+        "python": {"call": "support.engine_steps:fail_with", "args": {"text": {"secret": "DB_PASSWORD"}, "pad": 1975}},
+    },
+    "a traceback": {"python": {"code": "raise ValueError(p + 'x' * 1985)"}},
+    "the last line of stderr": {"shell": {"command": "printf '%0490d%s' 0 \"$P\" >&2; exit 1"}},
+    "the beginning of stdout": {"shell": {"command": "printf '%s%08180d\\n' \"$P\" 0"}},
+    "a long line": {"python": {"code": "print('x' * 65516 + p + 'y' * 70000)"}},
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+async def test_text_is_masked_before_it_is_shortened(
+    durable_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", CUT)
+    step: dict[str, Any] = {"id": "a", **CUTS[cut]}
+    if "shell" in step:
+        step["shell"] = {**step["shell"], "env": {"P": {"secret": "DB_PASSWORD"}}}
+    elif "args" not in step["python"]:
+        step["python"] = {**step["python"], "args": {"p": {"secret": "DB_PASSWORD"}}}
+    async with engine(durable_url) as operations:
+        snapshot = await run_plan(operations, {"plan": "p", "steps": [step]})
+        stored = [bytes(record.raw_payload) async for record in operations.events(snapshot.run_id)]
+        await operations.engine.step_logs.aclose()
+        rows = await operations.log.store.side_tables.read("read_output", snapshot.run_id, 0, 1000)
+        stored += [bytes(row[3]) for row in rows]
+    stored += [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    parts = [CUT[start : start + 8].encode() for start in range(len(CUT) - 7)]
+    assert not [part for part in parts for body in stored if part in body]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"approval": {"prompt": {"secret": "DB_PASSWORD"}}},
+        {"approval": {"prompt": "?", "fields": {"a": {"type": "string", "label": {"secret": "DB_PASSWORD"}}}}},
+        {"wait": {"event": {"secret": "DB_PASSWORD"}}},
+        {"wait": {"event": "e", "key": {"secret": "DB_PASSWORD"}}},
+        {"approval": "?", "secretRefs": ["DB_PASSWORD"]},
+    ],
+)
+async def test_secret_in_an_input_that_is_logged_is_refused(step: dict[str, Any]) -> None:
+    async with engine("memory://") as operations:
+        with pytest.raises(rw.RunwrightError, match="stored in the log"):
+            operations.load({"plan": "p", "steps": [{"id": "a", **step}]})
+
+
+async def test_override_cannot_put_a_secret_into_the_log() -> None:
+    steps = [{"id": "first", "wait": {"event": "go"}}, {"id": "ask", "approval": "Go?"}]
+    async with engine("memory://") as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": steps}))
+        override = {"stepId": "ask", "override": {"prompt": {"secret": "DB_PASSWORD"}}}
+        await operations.signal(run_id, "INJECT_OVERRIDE", override, reason="test")
+        await operations.signal(run_id, "EVENT", {"name": "go"})
+        snapshot = await operations.wait(run_id, 20)
+        assert step_of(snapshot, "ask").error.code == "INVALID_STEP_SCHEMA"

@@ -142,6 +142,54 @@ async def test_redirects_are_followed_up_to_a_limit(server: FlakyServer) -> None
     assert (await error_of({"url": f"{server.url}/circle"})).code == "HTTP_REDIRECTS"
 
 
+@pytest.mark.parametrize("status", [302, 307])
+async def test_redirect_takes_no_secret_to_another_origin(
+    server: FlakyServer, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("KEY", "TOPSECRETKEY")
+    other = f"http://localhost:{server.server_address[1]}/echo"
+    secret = {"secret": "KEY"}
+    step = {
+        "url": f"{server.url}/redirect",
+        "query": {"status": status, "to": other},
+        "method": "POST",
+        "headers": {"X-Api-Key": secret, "Authorization": secret, "X-Kind": "report"},
+        "json": {"key": secret},
+    }
+    result = await result_of(step)
+    first, second = server.requests
+    assert (first["headers"]["x-api-key"], first["body"]) == ("TOPSECRETKEY", '{"key":"TOPSECRETKEY"}')
+    assert result["status"] == 200
+    assert second["headers"]["x-kind"] == "report"
+    assert second["body"] == ""
+    assert not {"x-api-key", "authorization"} & second["headers"].keys()
+    assert "TOPSECRETKEY" not in str(second)
+
+
+async def test_redirect_within_an_origin_keeps_headers_and_body(
+    server: FlakyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "TOPSECRETKEY")
+    step = {
+        "url": f"{server.url}/redirect",
+        "query": {"status": 307, "to": f"{server.url}/echo"},
+        "method": "POST",
+        "headers": {"Authorization": {"secret": "KEY"}},
+        "json": {"a": 1},
+    }
+    assert (await result_of(step))["status"] == 200
+    received = server.requests[-1]
+    assert (received["headers"]["authorization"], received["body"]) == ("TOPSECRETKEY", '{"a":1}')
+
+
+async def test_redirects_can_be_switched_off(server: FlakyServer) -> None:
+    step = {"url": f"{server.url}/moved", "redirects": False}
+    assert (await error_of(step)).code == "HTTP_STATUS"
+    result = await result_of({**step, "expect": "3xx"})
+    assert result["headers"]["location"].endswith("/orders")
+    assert server.seen["/orders"] == 0
+
+
 async def test_only_allowed_hosts_are_called_also_by_redirect(server: FlakyServer, tmp_path: Path) -> None:
     (tmp_path / "runwright.toml").write_text('[http]\nallow = ["127.0.0.1"]\n')
     assert (await result_of({"url": f"{server.url}/orders"}))["status"] == 200

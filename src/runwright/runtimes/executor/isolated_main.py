@@ -25,6 +25,8 @@ from runwright.tools.base import StepContext, StepError, enter_step
 from .isolated_messages import ChildMessage, ParentReply, RequestKind, StepRequest
 from .work import CANCELLED, Outcome, is_awaitable, outcome_of_error, outcome_of_value
 
+MAX_TEXT_LENGTH = 64 * 1024
+
 
 class _Parent:
     """The connection to the parent process."""
@@ -85,6 +87,7 @@ def main(descriptor: int) -> None:
         save=parent.save,
         artifacts=parent,
     )
+    context.max_text = MAX_TEXT_LENGTH  # the parent, which knows the secrets, masks and shortens
     on_sigterm = _StopHandler(context)
     signal.signal(signal.SIGTERM, on_sigterm)
     enter_step(context)

@@ -17,7 +17,7 @@ from runwright.tools.base import STEP_RAISED, StepError
 from runwright.tools.child_process import ChildProcess, signal_name, start_error
 
 from .isolated_messages import ChildMessage, ParentReply, StepRequest
-from .work import Outcome, Work, end_output, outcome_of_error
+from .work import Outcome, Work, end_output, outcome_of_error, storable
 
 _RECEIVE_BYTES = 256 * 1024
 _EXIT_GRACE = 1.0
@@ -141,6 +141,7 @@ class _IsolatedProcess:
             return Outcome(bytes(message.body), artifacts=tuple(message.artifacts))
         if message is not None:
             error = msgspec.json.decode(message.body, type=ErrorInfo)
+            error = msgspec.structs.replace(error, message=storable(error.message or "", self._work.context))
             return Outcome(error=error, artifacts=tuple(message.artifacts))
         end = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
         raise StepError("PROCESS_DIED", f"The process of the step {end} before it returned a result.")

@@ -21,9 +21,6 @@ from runwright.tools.secret_mask import Mask
 
 _log = logging.getLogger(__name__)
 
-MAX_MESSAGE_LENGTH = 2000
-MAX_TRACEBACK_LENGTH = 2000
-
 _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
@@ -134,12 +131,12 @@ def outcome_of_error(error: BaseException, context: StepContext) -> Outcome:
     try:
         if isinstance(error, StepError):
             if error.code == STEP_RAISED and error.__cause__ is not None:
-                context.write("err", short_traceback(error.__cause__).encode(errors="replace"))
-            return _outcome_of_step_error(error)
+                context.write("err", short_traceback(error.__cause__, context).encode(errors="replace"))
+            return _outcome_of_step_error(error, context)
         if isinstance(error, RunwrightError):
-            return _outcome_of_runwright_error(error)
-        context.write("err", short_traceback(error).encode(errors="replace"))
-        return Outcome(error=ErrorInfo(STEP_RAISED, describe(error), retryable=True, category="user"))
+            return _outcome_of_runwright_error(error, context)
+        context.write("err", short_traceback(error, context).encode(errors="replace"))
+        return Outcome(error=ErrorInfo(STEP_RAISED, describe(error, context), retryable=True, category="user"))
     except BaseException:  # out of memory, or an exception whose `__str__` raises
         return Outcome(error=ErrorInfo(STEP_RAISED, type(error).__name__, retryable=True, category="user"))
 
@@ -150,21 +147,22 @@ def _is_cancellation(error: BaseException) -> bool:
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, context: StepContext) -> str:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return storable(text)
+    return storable(text, context)
 
 
-def storable(text: Any) -> str:
-    """Return text that the log accepts: bounded, without NUL characters and surrogates."""
-    return str(text)[:MAX_MESSAGE_LENGTH].encode(errors="replace").decode().replace("\0", "\\0")
+def storable(text: Any, context: StepContext) -> str:
+    """Return text that the log accepts: without secrets, bounded, without NUL characters and surrogates."""
+    masked = context.mask_text(str(text))[: context.max_text]
+    return masked.encode(errors="replace").decode().replace("\0", "\\0")
 
 
-def short_traceback(error: BaseException) -> str:
-    """Format a traceback without the frames of this package, shortened to its last MAX_TRACEBACK_LENGTH characters."""
+def short_traceback(error: BaseException, context: StepContext) -> str:
+    """Format a traceback without the frames of this package and without secrets; shortened to its end."""
     lines = traceback.format_exception(type(error), error, _user_frames(error.__traceback__))
-    text = "".join(lines)
-    return text if len(text) <= MAX_TRACEBACK_LENGTH else f"...{text[-MAX_TRACEBACK_LENGTH:]}"
+    text = context.mask_text("".join(lines))
+    return text if len(text) <= context.max_text else f"...{text[-context.max_text :]}"
 
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -174,12 +172,12 @@ def _user_frames(frames: TracebackType | None) -> TracebackType | None:
     return first or frames
 
 
-def _outcome_of_step_error(error: StepError) -> Outcome:
+def _outcome_of_step_error(error: StepError, context: StepContext) -> Outcome:
     info = ErrorInfo(
-        storable(error.code)[:100],
-        storable(error.message),
+        storable(error.code, context)[:100],
+        storable(error.message, context),
         retryable=bool(error.retryable),
-        category=storable(error.category)[:100],
+        category=storable(error.category, context)[:100],
     )
     try:
         facts = msgspec.json.decode(encode_result(error.facts))
@@ -188,6 +186,6 @@ def _outcome_of_step_error(error: StepError) -> Outcome:
     return Outcome(error=msgspec.structs.replace(info, facts=facts or None))
 
 
-def _outcome_of_runwright_error(error: RunwrightError) -> Outcome:
+def _outcome_of_runwright_error(error: RunwrightError, context: StepContext) -> Outcome:
     retryable = error.code in STORE_CODES or error.code == ErrorCode.REFERENCE_NOT_AVAILABLE
-    return Outcome(error=ErrorInfo(error.code, storable(error.detail), retryable=retryable, category="system"))
+    return Outcome(error=ErrorInfo(error.code, storable(error.detail, context), retryable=retryable, category="system"))

@@ -22,13 +22,13 @@ from runwright.contract.transitions import ENDED
 from runwright.control.run_views import artifacts_of
 from runwright.runtimes.alerts import late_result
 from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome
-from runwright.runtimes.executor.work import MAX_MESSAGE_LENGTH
 from runwright.runtimes.result_loader import load_result
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import json_response, problem_responses, validate_storable
 from runwright.server.schemas import Beat, BeatAnswer, LeaseList, SavedState, StepOutputUpload, TakeSteps, WantedResult
 from runwright.storage.artifacts import parse_artifact_key
 from runwright.storage.json_encoding import check_checkpoint, encode_result
+from runwright.tools.base import MAX_TEXT_LENGTH
 
 LeaseId = Annotated[str, PathParameter(description="Id of a lease.", max_length=64)]
 Worker = Annotated[str, QueryParameter(description="Name of the worker that holds it.", min_length=1, max_length=128)]
@@ -265,7 +265,7 @@ async def _storable_outcome(context: RequestContext, task: _LeasedTask, outcome:
     if error is not None:
         error = ErrorInfo(
             (error.code or "STEP_FAILED")[:100],
-            (error.message or "")[:MAX_MESSAGE_LENGTH],
+            (error.message or "")[:MAX_TEXT_LENGTH],
             error.retryable,
             (error.category or "user")[:100],
             _storable_facts(task, error.facts),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .chunks import ChunkFiles, safe_name
 from .reader import LogLine, RunCursor, last_line
-from .writer import LogWriter, MaskBytes
+from .writer import LogWriter, OutputMask
 
 __all__ = ["LogLine", "LogWriter", "StepLogs"]
 
@@ -38,7 +38,7 @@ class StepLogs:
         self._write_error: OSError | None = None
         self._has_warned = False
 
-    def writer(self, run_id: str, entity: str, attempt: int, mask: MaskBytes | None = None) -> LogWriter:
+    def writer(self, run_id: str, entity: str, attempt: int, mask: OutputMask | None = None) -> LogWriter:
         """Create the writer of an attempt. Costs nothing until something is written."""
         return LogWriter(self, run_id, entity, attempt, mask)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .chunks import CAP_BYTES, is_beneath
 from .reader import LogLine, parse_lines
-from .writer import LogWriter, MaskBytes
+from .writer import LogWriter, OutputMask
 
 logger = logging.getLogger("runwright.storage")
 
@@ -86,7 +86,7 @@ class StepLogTable:
 
     # For writers, on any thread
 
-    def writer(self, run_id: str, entity: str, attempt: int, mask: MaskBytes | None = None) -> LogWriter:
+    def writer(self, run_id: str, entity: str, attempt: int, mask: OutputMask | None = None) -> LogWriter:
         return LogWriter(self, run_id, entity, attempt, mask)
 
     def sink(self, run_id: str, entity: str, attempt: int) -> _TableSink:

@@ -60,7 +60,13 @@ class OutputBackend(Protocol):
     def on_write_error(self, error: OSError) -> None: ...
 
 
-MaskBytes = Callable[[bytes], bytes]
+class OutputMask(Protocol):
+    """Hides secrets."""
+
+    longest: int
+    """Bytes that must be read together to find every secret."""
+
+    def mask_bytes(self, data: bytes) -> bytes: ...
 
 
 class LogWriter:
@@ -72,7 +78,7 @@ class LogWriter:
     )  # fmt: skip
 
     def __init__(
-        self, backend: OutputBackend, run_id: str, entity: str, attempt: int, mask: MaskBytes | None = None
+        self, backend: OutputBackend, run_id: str, entity: str, attempt: int, mask: OutputMask | None = None
     ) -> None:
         self.dropped = 0
         """Bytes that could not be stored."""
@@ -136,11 +142,10 @@ class LogWriter:
         with self._lock:
             if self._lines is None:
                 self._sink = self._backend.sink(self._run_id, self._entity, self._attempt)
-                self._lines = LineBuffer(self._backend.now, self._store)
+                self._lines = LineBuffer(self._backend.now, self._store, self._mask)
 
     def _store(self, block: bytes, since: str) -> None:
         assert self._sink is not None
-        block = block if self._mask is None else self._mask(block)
         failure = None
         if monotonic() >= self._retry_at:
             try:
@@ -158,8 +163,11 @@ class LogWriter:
 class LineBuffer:
     """Splits bytes of two streams into timestamped lines and emits them in blocks. Not thread-safe."""
 
-    def __init__(self, now: Callable[[], int], emit: Callable[[bytes, str], None]) -> None:
+    def __init__(
+        self, now: Callable[[], int], emit: Callable[[bytes, str], None], mask: OutputMask | None = None
+    ) -> None:
         self._now = now
+        self._mask = mask
         self._emit = emit  # called with a block of lines and the time of its first
         self._out = _Stream(b"out")
         self._err = _Stream(b"err")
@@ -195,7 +203,7 @@ class LineBuffer:
             # An incomplete UTF-8 character waits for its other bytes, unless no more output will come.
             cut = len(stream.partial) if begun_before is None else _end_of_text(stream.partial, len(stream.partial))
             if cut:
-                self._add_lines(stream, bytes(stream.partial[:cut]))
+                self._add_lines(stream, self._masked(bytes(stream.partial[:cut])))
                 del stream.partial[:cut]
                 stream.was_cut = not stream.partial
         return has_younger
@@ -217,13 +225,20 @@ class LineBuffer:
             stream.partial[:] = data[end + 1 :]
             if stream.partial:
                 stream.since = monotonic()
+            whole = self._masked(whole)
             self._add_lines(stream, whole if len(whole) <= MAX_LINE_BYTES else _break_up(whole))
-        while len(stream.partial) > MAX_LINE_BYTES:
+        # A secret may be at the place where a line is broken, so the line must be long enough to find it there.
+        limit = MAX_LINE_BYTES + (0 if self._mask is None else self._mask.longest)
+        while len(stream.partial) > limit:
+            stream.partial[:] = self._masked(bytes(stream.partial))
             cut = _end_of_text(stream.partial, MAX_LINE_BYTES)
             self._add_lines(stream, bytes(stream.partial[:cut]))
             del stream.partial[:cut]
         if len(self._buffer) >= BLOCK:
             self.flush()
+
+    def _masked(self, data: bytes) -> bytes:
+        return data if self._mask is None else self._mask.mask_bytes(data)
 
     def _add_lines(self, stream: _Stream, lines: bytes) -> None:
         now = self._current_timestamp()
