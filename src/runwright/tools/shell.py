@@ -94,10 +94,11 @@ class _Tail:
         return _decode(lines[-1])
 
     def text(self, context: StepContext) -> str:
-        body = bytes(self._bytes)
-        if self._size > len(body):
-            body = body.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
-        return context.mask_text(_decode(body))[-TAIL:]
+        masked = context.mask_text(_decode(bytes(self._bytes))).encode()
+        tail = masked[-TAIL:]
+        if len(masked) > TAIL:
+            tail = tail.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
+        return tail.decode()
 
 
 def _result(out: _Tail, context: StepContext) -> Any:
