@@ -53,6 +53,8 @@ def test_plain_scalars_follow_the_core_schema(scalar: str, value: Any) -> None:
         ("plan: p\nparams: {a: .nan}\n", "2:13", "must be finite"),
         ("plan: p\nparams: {a: 1e999}\n", "2:13", "must be finite"),
         ("plan: p\nparams: {a: " + "9" * 5000 + "}\n", "2:13", "is a number that is too long"),
+        ("plan: p\nparams: {a: 0x" + "f" * 5000 + "}\n", "2:13", "is a number that is too long"),
+        ("plan: p\nparams: {a: 0o" + "7" * 5000 + "}\n", "2:13", "is a number that is too long"),
         ('plan: p\nparams: {a: "\\0"}\n', "2:13", "U+0000 is not allowed"),
         ("plan: p\nparams: {a: !!timestamp 2026-01-01}\n", "2:13", "tag:yaml.org,2002:timestamp is not supported"),
         ("plan: p\nparams: {a: !!python/object:os.system x}\n", "2:13", "is not supported"),
