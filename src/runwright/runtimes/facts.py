@@ -5,6 +5,7 @@ A fact is retained until it is durable. It may be applied again, to a state that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -115,7 +116,7 @@ class InputRequested:
     def on_abandoned(self, error: RunwrightError) -> None: ...
 
 
-class _AwaitedFact:
+class _AwaitedFact(ABC):
     """A fact of a running attempt, which waits until the fact is durable."""
 
     def __init__(self, path: str, attempt: int, on_done: Callable[[Exception | None], None]) -> None:
@@ -133,8 +134,8 @@ class _AwaitedFact:
             RunwrightError(ErrorCode.STEP_TERMINAL, "This attempt has ended: it was stopped or abandoned.")
         )
 
-    def emit(self, decider: Decider) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def emit(self, decider: Decider) -> None: ...
 
     def on_durable(self) -> None:
         self._finish(None)

@@ -64,7 +64,7 @@ class Service:
         self.tokens = Tokens(self.log.store.side_tables, self.log.clock)
         self.audit = Audit(self.log.store.side_tables, self.log.clock)
         self.broadcaster = EventBroadcaster(self.log)
-        self.stream_access = StreamAccess(self.tokens, self.is_open_to_local_user)
+        self.stream_access = StreamAccess(self.tokens, self.log.clock, self.is_open_to_local_user)
         self.append_batcher = AppendBatcher(self.log)
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
         self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from runwright.auth.roles import Actor
 from runwright.auth.tokens import Tokens
+from runwright.contract.clock import Clock
 from runwright.contract.errors import RunwrightError
 
 logger = logging.getLogger("runwright.server")
@@ -27,8 +27,9 @@ class OpenStream(Protocol):
 class StreamAccess:
     """The open streams of a server, all checked with one query."""
 
-    def __init__(self, tokens: Tokens, is_open_to_local_user: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, tokens: Tokens, clock: Clock, is_open_to_local_user: Callable[[], Awaitable[bool]]) -> None:
         self._tokens = tokens
+        self._clock = clock
         self._is_open_to_local_user = is_open_to_local_user
         self._streams: set[OpenStream] = set()
 
@@ -41,7 +42,7 @@ class StreamAccess:
     async def run(self) -> None:
         """Check at intervals, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
+            await self._clock.sleep(CHECK_SECONDS)
             try:
                 await self.check()
             except RunwrightError as error:  # the store is unavailable, and with it all events
