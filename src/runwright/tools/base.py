@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -190,6 +190,17 @@ def is_unresolved(value: Any) -> bool:
     if isinstance(value, str):
         return "{{" in value
     return isinstance(value, dict) and set(value) == {"secret"}  # pyright: ignore[reportUnknownArgumentType]
+
+
+class ToolProblem(str):
+    """A problem of a step's inputs with an error code of its own."""
+
+    __slots__ = ("code",)
+
+    def __new__(cls, code: str, sentence: str) -> Self:
+        problem = super().__new__(cls, sentence)
+        problem.code = code
+        return problem
 
 
 class Tool(Protocol):

@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
@@ -23,6 +24,7 @@ import msgspec
 
 from runwright.contract.plan import Step, StepClass
 from runwright.flows.step_function import StepFunction
+from runwright.flows.user_modules import import_user_module, importable_folder
 
 from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
 
@@ -54,7 +56,9 @@ class PythonTool:
         if call is not None:
             is_remote = self._is_remote or step.dispatch is not None
             return None if is_unresolved(call) else _call_problem(call, step, find_module=not is_remote)
-        return names_problem(args) or (None if is_unresolved(code) else code_problem(str(code)))
+        if is_unresolved(code):
+            return "`code` must not contain expressions: pass values in `args`, which become variables."
+        return names_problem(args) or code_problem(str(code))
 
     def lane(self, inputs: PythonInputs, step: Step) -> Lane:
         if step.step_class is StepClass.ISOLATION:
@@ -82,7 +86,7 @@ def resolve(call: str) -> Callable[..., Any]:
     module, names = target.module, target.names
     make_importable(os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = import_user_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module exists, and one of its own imports is missing
@@ -136,6 +140,13 @@ def _find_loaded(call: str) -> Callable[..., Any] | None:
     except Exception:  # from a `__getattr__` of the module; raised again when the step runs
         return None
     return found if callable(found) else None
+
+
+def make_file_importable(file: Path) -> None:
+    """Make the modules next to the file of a plan importable; those of a Python file also within their package."""
+    make_importable(str(file.parent))
+    if file.suffix == ".py":
+        make_importable(str(importable_folder(file)))
 
 
 def make_importable(folder: str) -> None:

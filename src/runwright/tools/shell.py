@@ -11,15 +11,16 @@ import msgspec
 from runwright.contract.plan import Step
 
 from .base import Lane, StepContext, StepError, invalid_input, is_unresolved
+from .shell_text import unquoted_expression
 
-TAIL = 8 * 1024
-"""Bytes at the end of the output that become part of the result."""
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Default of the bytes of output that can become the result."""
 
-MARGIN = 64 * 1024
-"""Bytes before the tail that are kept until it is masked: a secret may begin there."""
+ERROR_BYTES = 64 * 1024
+"""Bytes at the end of standard error that are kept, for its last line."""
 
-MAX_JSON_LINE = 1024 * 1024
-"""Maximum bytes of a last line that is parsed as JSON."""
+_SLACK = 1024 * 1024  # bytes above a limit before the beginning is dropped
+_WHITE_SPACE = b" \t\n\r\x0b\x0c"
 
 DEFAULT_SHELL = "/bin/sh"
 
@@ -29,6 +30,8 @@ class ShellInputs(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     env: dict[str, Any] = {}
     cwd: str | None = None
     shell: str | None = None
+    unquoted: bool = False
+    """Expressions in the text of the command need not end in `| quote`: their values may be code."""
 
 
 class ShellTool:
@@ -36,10 +39,17 @@ class ShellTool:
     inputs = ShellInputs
     main_input = "command"
 
+    def __init__(self, max_output: int = MAX_OUTPUT) -> None:
+        self._max_output = max_output
+
     def check(self, inputs: dict[str, Any], step: Step) -> str | None:  # noqa: ARG002
         command, env, shell = inputs.get("command"), inputs.get("env", {}), inputs.get("shell")
         if isinstance(command, list) and shell is not None:
             return "A command that is a list runs without a shell: remove `shell`, or write the command as text."
+        if isinstance(command, str) and inputs.get("unquoted") is not True:
+            problem = unquoted_expression(command)
+            if problem is not None:
+                return problem
         problem = None if is_unresolved(command) else _command_problem(command)
         return problem or (None if is_unresolved(env) else _env_problem(env))
 
@@ -51,7 +61,7 @@ class ShellTool:
 
         argv = _argv(inputs)
         env = _environment(inputs.env, context)
-        out, err = _Tail(), _Tail()
+        out, err = _StreamOutput(self._max_output), _StreamOutput(ERROR_BYTES)
 
         def write(stream: str, data: bytes) -> None:
             (err if stream == "err" else out).add(data)
@@ -63,52 +73,56 @@ class ShellTool:
             raise start_error(error, argv, inputs.cwd) from None
         status = await process.finish(lambda: context.grace)
         if status != 0:
-            raise _failed(status, context.mask_text(err.last_line()))
-        return _result(out, context)
+            raise _failed(status, context.mask_text(_decode(err.last_line())))
+        return _result(out, self._max_output)
 
 
-class _Tail:
-    """The end of a stream: its last bytes, and its last line if that is longer."""
+class _StreamOutput:
+    """The output of a stream: all of it up to a limit, beyond that its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._bytes = bytearray()
-        self._size = 0
+        self.size = 0
 
     @property
-    def is_truncated(self) -> bool:
-        return self._size > TAIL
+    def is_complete(self) -> bool:
+        return self.size <= self._limit
 
     def add(self, data: bytes) -> None:
         self._bytes += data
-        self._size += len(data)
-        if len(self._bytes) <= 2 * TAIL + MARGIN:
-            return
-        body = len(self._bytes) - (1 if self._bytes.endswith(b"\n") else 0)
-        line = self._bytes.rfind(b"\n", 0, body) + 1
-        if body - line > MAX_JSON_LINE:
-            line = len(self._bytes)
-        del self._bytes[: min(line, len(self._bytes) - TAIL - MARGIN)]
+        self.size += len(data)
+        if len(self._bytes) > self._limit + _SLACK:
+            del self._bytes[: -self._limit]
 
-    def last_line(self) -> str:
-        lines = bytes(self._bytes).rstrip().rsplit(b"\n", 1)
-        return _decode(lines[-1])
+    def last_line(self) -> bytes:
+        """The last line that is not empty, without white space around it. Copies nothing else: it may be long."""
+        end = len(self._bytes)
+        while end and self._bytes[end - 1] in _WHITE_SPACE:
+            end -= 1
+        start = self._bytes.rfind(b"\n", 0, end) + 1
+        return bytes(memoryview(self._bytes)[start:end]).lstrip()
 
-    def text(self, context: StepContext) -> str:
-        masked = context.mask_text(_decode(bytes(self._bytes))).encode()
-        tail = masked[-TAIL:]
-        if len(masked) > TAIL:
-            tail = tail.lstrip(bytes(range(0x80, 0xC0)))  # remaining bytes of a split character
-        return tail.decode()
+    def text(self) -> str:
+        return _decode(self._bytes)
 
 
-def _result(out: _Tail, context: StepContext) -> Any:
-    line = out.last_line().strip()
-    if line.startswith(("{", "[")):
+def _result(out: _StreamOutput, limit: int) -> Any:
+    """The JSON object or list on the last line; else all output."""
+    line = out.last_line()
+    if line.startswith((b"{", b"[")):
         try:
-            return msgspec.json.decode(line)
+            return msgspec.json.decode(_decode(line))
         except (msgspec.DecodeError, RecursionError):
             pass
-    return {"exitCode": 0, "stdout": out.text(context), **({"truncated": True} if out.is_truncated else {})}
+    if not out.is_complete:
+        raise StepError(
+            "OUTPUT_TOO_LARGE",
+            f"The command wrote {out.size:,} bytes to its standard output; a result has at most {limit:,} ([limits] "
+            "stepOutput). Write them to a file, or print a JSON object or list as the last line.",
+            retryable=False,
+        )
+    return {"exitCode": 0, "stdout": out.text()}
 
 
 def _failed(status: int, last_line: str) -> StepError:
@@ -168,6 +182,6 @@ def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _decode(data: bytes) -> str:
+def _decode(data: bytes | bytearray) -> str:
     """Decode output to text that can be stored, with replacements for invalid bytes and NUL."""
     return data.decode(errors="replace").replace("\0", "\ufffd")

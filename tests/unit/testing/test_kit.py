@@ -16,7 +16,7 @@ RELEASE: dict[str, Any] = {
     "plan": "release",
     "params": {"name": "shop"},
     "steps": [
-        {"id": "build", "shell": "make {{ params.name }}", "retry": {"maxAttempts": 3}},
+        {"id": "build", "shell": "make {{ params.name | quote }}", "retry": {"maxAttempts": 3}},
         {"id": "settle", "wait": "3d"},
         {"id": "ok", "approval": {"prompt": "Release?", "fields": {"share": "integer"}}},
         {

@@ -12,9 +12,10 @@ from runwright.contract.plan_struct import make_canonical
 from runwright.contract.playbook import AdmitRule, Arc, ArcMode, FailureMode, Join, PipelineLoop, Playbook, Route, Task
 from runwright.core.expressions.template import has_expression, mentioned_names
 from runwright.core.playbook.scope import NO_NAMES, RESERVED_NAMES, workload_scope
-from runwright.plans.field_reader import FieldReader
+from runwright.plans.field_reader import FieldReader, check_step_count
 from runwright.plans.header import read_identifier
 from runwright.plans.input_checks import ToolsByKind
+from runwright.plans.load_limits import check_cancelled
 from runwright.plans.problems import (
     INVALID_EXPRESSION,
     INVALID_PLAN,
@@ -243,8 +244,11 @@ class _PlaybookReader:
         if not isinstance(workflow, list) or not workflow:
             self._top.error("workflow" if workflow else None, "A playbook must have a `workflow`: a list of steps.")
             return []
+        if not check_step_count(self._top, "workflow", len(cast("list[Any]", workflow))):
+            return []
         steps: list[Step] = []
         for index, data in enumerate(cast("list[Any]", workflow)):
+            check_cancelled()
             path: DocumentPath = ("workflow", index)
             if not isinstance(data, dict):
                 self._problems.error(path, INVALID_STEP, "A step must be a mapping that begins with `step: name`.")

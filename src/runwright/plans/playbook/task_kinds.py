@@ -180,7 +180,7 @@ class TaskKindReader:
 
     def _shell(self, fields: FieldReader, args: dict[str, Any]) -> ToolInputs:
         command_fields = ("command", "cmd", "cmds", "commands", "script")
-        _reject_unknown(fields, *command_fields, "env", "cwd", "working_dir", "shell")
+        _reject_unknown(fields, *command_fields, "env", "cwd", "working_dir", "shell", "unquoted")
         command = _first(fields, *command_fields)
         if isinstance(command, list):
             command = "\n".join(map(str, cast("list[Any]", command)))
@@ -193,6 +193,8 @@ class TaskKindReader:
             inputs["cwd"] = folder
         if "shell" in fields:
             inputs["shell"] = fields.raw("shell")
+        if "unquoted" in fields:
+            inputs["unquoted"] = fields.raw("unquoted")
         return ToolInputs("shell", inputs)
 
     def _noop(self, fields: FieldReader, args: dict[str, Any]) -> ToolInputs:

@@ -12,7 +12,7 @@ from runwright.contract.plan_struct import make_canonical
 from runwright.contract.playbook import HTTP, HTTP_IDLE_TIMEOUT, PolicyAction, PolicyRule, ResultPolicy, Task
 from runwright.core.playbook.scope import NO_NAMES
 from runwright.plans.field_reader import FieldReader
-from runwright.plans.input_checks import ToolsByKind, check_inputs
+from runwright.plans.input_checks import ToolsByKind, check_inputs, code_of
 from runwright.plans.problems import INVALID_STEP, DocumentPath, ProblemCollector, did_you_mean
 from runwright.plans.registry import SUB_PLAN
 from runwright.plans.secret_refs import find_secret_values
@@ -242,7 +242,7 @@ class TaskReader:
             fields.error(name if name in fields else None, each.sentence)
         step = Step(step_id="task", kind=inputs.tool, inputs=values, timeout=timeout)
         if not found and (sentence := tool.check(values, step)) is not None:
-            fields.error(None, sentence)
+            self._problems.error(fields.path, code_of(sentence), sentence)
 
 
 def _task_item(item: Any, path: DocumentPath) -> _TaskItem:

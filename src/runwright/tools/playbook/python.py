@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
 from runwright.contract.plan import Step
+from runwright.flows.user_modules import import_user_module
 from runwright.tools.base import STEP_RAISED, Lane, StepContext, StepError, is_unresolved
 from runwright.tools.python import code_problem, names_problem, run_code
 
@@ -52,7 +52,7 @@ class PlaybookPythonTool:
 
 def _import(target: str) -> Any:
     module, _, name = target.partition(":")
-    found = import_module(module)
+    found = import_user_module(module)
     return getattr(found, name) if name else found
 
 
