@@ -174,6 +174,8 @@ class SimulatedExecutor:
 
 
 class _NoOutput:
+    dropped = 0
+
     def writer(self, *_: object) -> Any:
         return self
 

@@ -68,6 +68,11 @@ class Decider:
         """Forbidden events that were not emitted, and were not reported yet."""
         return self._context.violations
 
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the last decision, with the evaluations since, has cost as much as it may: decide again soon."""
+        return self._context.cost.is_spent
+
     def set_time(self, now: int) -> None:
         self._context.set_time(now)
 
@@ -82,8 +87,10 @@ class Decider:
         self.emit("RunStarted", payload=started)
 
     def decide(self, capacity: Capacity, *, stopped: bool = False) -> None:
-        """Draft everything that follows from the state. `stopped`: no step of this run is executed any more."""
+        """Draft what follows from the state: everything, or as much as one decision may cost; see `is_deferred`.
+        `stopped`: no step of this run is executed any more."""
         self._context.missing_values.clear()
+        self._context.cost.reset()
         if self.status in ENDED:
             return
         self.scheduler.propagate_ends()

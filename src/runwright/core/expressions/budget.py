@@ -7,6 +7,7 @@ result, never on a result that already exists.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +23,8 @@ MAX_NUMBER_BITS = 4096  # bits of a whole number that an expression creates
 
 _NUMBER_TYPES = frozenset({int, float})
 _SCALAR_TYPES = frozenset({int, float, bool})
-_MAX_COST = 4 * 2**20  # units of one evaluation; a character costs 1
+_MAX_COST = 4 * 2**20  # units of all expressions of one scope; a character costs 1
+_CALL_COST = 10  # units that an expression costs at least, and each call of a filter, test or lookup within it
 _ITEM_COST = 4  # units that an item of a list costs
 
 
@@ -37,12 +39,20 @@ class ExpressionFailure(Exception):
 
 
 class Budget:
-    """The remaining cost units of one evaluation. Every method raises ExpressionFailure when they are used up."""
+    """The remaining cost units of the expressions of one scope. Every method raises ExpressionFailure when they are
+    used up."""
 
     __slots__ = ("remaining",)
 
     def __init__(self) -> None:
         self.remaining = _MAX_COST
+
+    @property
+    def spent(self) -> int:
+        return min(_MAX_COST - self.remaining, _MAX_COST)
+
+    def charge_call(self) -> None:
+        self.charge(_CALL_COST)
 
     def charge(self, cost: int) -> None:
         self.remaining -= cost
@@ -67,8 +77,50 @@ class Budget:
         return items
 
 
+class CostMeter:
+    """The cost units that one decision has used. A decision that has used as many as a scope may use ends early, and
+    the next one continues: no plan can occupy a process for long."""
+
+    def __init__(self) -> None:
+        self._spent = 0
+        self._current: Budget | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        spent = self._spent if self._current is None else self._spent + self._current.spent
+        return spent >= _MAX_COST
+
+    def reset(self) -> None:
+        self._spent = 0
+        self._current = None
+
+    def add(self, cost: int) -> None:
+        self._spent += cost
+
+    def new_budget(self) -> Budget:
+        """The budget of one scope. Budgets are used one after another."""
+        if self._current is not None:
+            self._spent += self._current.spent
+        self._current = Budget()
+        return self._current
+
+
+class ExpressionScope(dict[str, Any]):
+    """The names that expressions can use. All expressions that are evaluated in one scope share its budget."""
+
+    __slots__ = ("budget",)
+
+    def __init__(self, names: Mapping[str, Any], budget: Budget | None = None) -> None:
+        super().__init__(names)
+        self.budget = Budget() if budget is None else budget
+
+
+def budget_of(scope: Mapping[str, Any]) -> Budget:
+    return scope.budget if isinstance(scope, ExpressionScope) else Budget()
+
+
 def content_size(value: Any) -> int:
-    """Return the cost of writing a value out in full; raise as soon as it exceeds the limit of an evaluation.
+    """Return the cost of writing a value out in full; raise as soon as it exceeds the limit of a scope.
 
     A list can contain the same list a thousand times: small in memory, but large once it is encoded.
     """

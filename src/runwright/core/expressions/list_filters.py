@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .budget import Budget, ExpressionFailure, to_json
-from .lookup import MISSING, find_path, require_path
+from .lookup import MISSING, DataPath
 from .operators import add
 from .predicates import apply_test, find_test
 from .value_types import is_container, is_integer, is_list, is_mapping, type_name
@@ -39,11 +39,13 @@ def _item_at_end(budget: Budget, value: Any, index: int) -> Any:
 
 def _sort_key(budget: Budget, attribute: Attribute, case_sensitive: bool) -> Callable[[Any], Any]:
     """Create the sort key. Only texts and numbers are allowed, because comparing long lists is expensive."""
+    path = None if attribute is None else DataPath(budget, attribute)
 
     def key(item: Any) -> Any:
-        value = item if attribute is None else require_path(item, attribute)
+        value = item if path is None else path.require(item)
         if is_container(value):
             raise ExpressionFailure(f"{type_name(value)} cannot be sorted; name a field with attribute=")
+        budget.charge_call()
         return budget.charged_text(value if case_sensitive else value.lower()) if isinstance(value, str) else value
 
     return key
@@ -57,8 +59,10 @@ def sort(
 
 def unique(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Attribute = None) -> list[Any]:
     seen: dict[Any, Any] = {}
+    path = None if attribute is None else DataPath(budget, attribute)
     for item in items_of(budget, value):
-        key = item if attribute is None else require_path(item, attribute)
+        key = item if path is None else path.require(item)
+        budget.charge_call()
         if isinstance(key, str):
             key = budget.charged_text(key if case_sensitive else key.lower())
         elif is_container(key):
@@ -76,8 +80,10 @@ def maximum(budget: Budget, value: Any, case_sensitive: bool = False, attribute:
 
 
 def sum_items(budget: Budget, value: Any, attribute: Attribute = None, start: Any = 0) -> Any:
+    path = None if attribute is None else DataPath(budget, attribute)
     for item in items_of(budget, value):
-        start = add(budget, start, item if attribute is None else require_path(item, attribute))
+        budget.charge_call()
+        start = add(budget, start, item if path is None else path.require(item))
     return start
 
 
@@ -98,10 +104,10 @@ def batch(budget: Budget, value: Any, size: int, fill: Any = MISSING) -> list[li
 
 
 def map_attribute(budget: Budget, value: Any, attribute: str | int, default: Any = MISSING) -> list[Any]:
-    items = items_of(budget, value)
+    items, path = items_of(budget, value), DataPath(budget, attribute)
     if default is MISSING:
-        return [require_path(item, attribute) for item in items]
-    return [default if (found := find_path(item, attribute)) is MISSING else found for item in items]
+        return [path.require(item) for item in items]
+    return [default if (found := path.find(item)) is MISSING else found for item in items]
 
 
 def selection_filter(*, selects: bool, by_attribute: bool) -> Callable[..., list[Any]]:
@@ -109,14 +115,14 @@ def selection_filter(*, selects: bool, by_attribute: bool) -> Callable[..., list
 
     def select(budget: Budget, value: Any, *arguments: Any) -> list[Any]:
         rest = list(arguments)
-        attribute: Attribute = rest.pop(0) if by_attribute else None
+        path = DataPath(budget, rest.pop(0)) if by_attribute else None
         name = rest.pop(0) if rest else None
         function = None if name is None else find_test(name)
         selected: list[Any] = []
         for item in items_of(budget, value):
-            subject = item if attribute is None else find_path(item, attribute)
-            if attribute is not None and subject is MISSING and name not in ("defined", "undefined"):
-                subject = require_path(item, attribute)
+            subject = item if path is None else path.find(item)
+            if path is not None and subject is MISSING and name not in ("defined", "undefined"):
+                subject = path.require(item)
             result = bool(subject) if function is None else apply_test(budget, str(name), function, subject, rest, {})
             if result is selects:
                 selected.append(item)

@@ -41,23 +41,33 @@ def find_item(value: Any, key: Any) -> Any:
     return MISSING
 
 
-def find_path(value: Any, path: str | int) -> Any:
-    """Look up a dotted path, as in `map(attribute="a.b")`; MISSING if any part is missing."""
-    if len(str(path)) > _MAX_PATH_LENGTH:
-        raise ExpressionFailure(f"an attribute must have at most {_MAX_PATH_LENGTH} characters")
-    for name in str(path).split("."):
-        value = find_item(value, int(name) if name.isdecimal() and is_list(value) else name)
-        if value is MISSING:
-            return MISSING
-    return value
+class DataPath:
+    """A dotted path into data, as in `map(attribute="a.b")`. Each lookup is charged for the parts of the path."""
 
+    def __init__(self, budget: Budget, path: str | int) -> None:
+        text = str(path)
+        if len(text) > _MAX_PATH_LENGTH:
+            raise ExpressionFailure(f"an attribute must have at most {_MAX_PATH_LENGTH} characters")
+        self._budget = budget
+        self._path = path
+        self._names = text.split(".")
 
-def require_path(value: Any, path: str | int) -> Any:
-    """Look up a dotted path; raise if any part is missing."""
-    found = find_path(value, path)
-    if found is MISSING:
-        raise item_not_found("an item", value, path)
-    return found
+    def find(self, value: Any) -> Any:
+        """Look up the path in a value; MISSING if any part is missing."""
+        self._budget.charge_call()
+        self._budget.charge_items(len(self._names))
+        for name in self._names:
+            value = find_item(value, int(name) if name.isdecimal() and is_list(value) else name)
+            if value is MISSING:
+                return MISSING
+        return value
+
+    def require(self, value: Any) -> Any:
+        """Look up the path in a value; raise if any part is missing."""
+        found = self.find(value)
+        if found is MISSING:
+            raise item_not_found("an item", value, self._path)
+        return found
 
 
 def item_not_found(owner: str, value: Any, key: Any) -> ExpressionFailure:

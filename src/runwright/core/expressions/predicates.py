@@ -26,6 +26,7 @@ def find_test(name: Any) -> Test:
 def apply_test(
     budget: Budget, name: str, function: Test, value: Any, arguments: list[Any], keywords: dict[str, Any]
 ) -> bool:
+    budget.charge_call()
     try:
         return function(budget, value, *arguments, **keywords)
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
-from .budget import Budget, ExpressionFailure, content_size, to_text
+from .budget import Budget, ExpressionFailure, ExpressionScope, budget_of, content_size, to_text
 from .parser import OPEN, split
 from .value_types import is_container
 
@@ -102,8 +102,9 @@ def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     if OPEN not in text:
         return text
     template = _template(text)
-    budget = Budget()
+    budget = budget_of(scope)
     try:
+        budget.charge_call()
         if template.single is None:
             return _evaluate_mixed(template, scope, budget)
         value = template.single.evaluate(scope, budget)
@@ -127,13 +128,17 @@ def _evaluate_mixed(template: _Template, scope: Mapping[str, Any], budget: Budge
 
 
 def evaluate_all(value: Any, scope: Mapping[str, Any]) -> Any:
-    """Return a value with every text in it evaluated. Keys are not evaluated."""
+    """Return a value with every text in it evaluated, all from one budget. Keys are not evaluated."""
+    return _evaluate_all(value, scope if isinstance(scope, ExpressionScope) else ExpressionScope(scope))
+
+
+def _evaluate_all(value: Any, scope: ExpressionScope) -> Any:
     if isinstance(value, str):
         return evaluate(value, scope)
     if isinstance(value, dict):
-        return {key: evaluate_all(item, scope) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {key: _evaluate_all(item, scope) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
-        return [evaluate_all(item, scope) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_evaluate_all(item, scope) for item in value]  # pyright: ignore[reportUnknownVariableType]
     return value
 
 

@@ -14,7 +14,7 @@ class PlaybookContext:
     def __init__(self, run: SchedulingContext, graph: PlaybookGraph) -> None:
         self.run = run
         self.graph = graph
-        self.scope = PlaybookScope(graph, run.values, run.execution, run.run)
+        self.scope = PlaybookScope(graph, run.values, run.execution, run.run, run.cost)
 
     @property
     def state(self) -> PlaybookState:

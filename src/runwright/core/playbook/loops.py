@@ -95,10 +95,13 @@ def schedule_iterations(
     capacity: Capacity,
     start: Callable[[str], None],
 ) -> bool:
-    """Schedule as many iterations as the limits allow, and `start` each. False if some wait for capacity."""
+    """Schedule as many iterations as the limits allow, and `start` each. False if some wait for capacity, or for the
+    next decision."""
     while not is_stopped(step, loop) and (index := next_iteration(loop)) is not None:
         if is_full(loop, loop.max_in_flight):
             return True
+        if playbook.run.cost.is_spent:
+            return False
         needs_slot = step.labels and step.queue is None
         if capacity.closed or (needs_slot and not capacity.has(StepClass.LIGHT)):
             capacity.mark_short(StepClass.LIGHT)

@@ -130,7 +130,7 @@ class PlaybookScheduler:
     def advance(self, capacity: Capacity) -> None:
         if not self._playbook.is_started:
             self._start_playbook()
-        while self._context.status is RunStatus.RUNNING:
+        while self._context.status is RunStatus.RUNNING and not self._context.cost.is_spent:
             before = self._context.emitted
             if self.offers.queued and self._failures.all():
                 self.offers.withdraw_unstarted_visits()
@@ -141,6 +141,8 @@ class PlaybookScheduler:
             self._process_touched(self._visits, self._advance_visit, capacity)
             if not capacity.closed and not self._failures.all():
                 self._tokens.admit_waiting()
+            if self._context.cost.is_spent:
+                return
             if self._context.emitted == before and not self._finish_if_done(capacity):
                 return
 
@@ -158,6 +160,8 @@ class PlaybookScheduler:
         """Advance what was touched. `advance` returns False for what waits for capacity; that, and what waits for
         values, stays touched."""
         for key in list(touched):
+            if self._context.cost.is_spent:
+                return
             touched.pop(key, None)
             try:
                 is_settled = advance(key, capacity)
@@ -201,7 +205,9 @@ class PlaybookScheduler:
             self.requeue_retry(task_path(path, pipeline.task, pipeline.task_visits[pipeline.task]))
 
     def _start_pipeline(self, capacity: Capacity, key: str) -> None:
-        self._process_touched({key: None}, self._advance_pipeline, capacity)
+        touched: dict[str, None] = {key: None}
+        self._process_touched(touched, self._advance_pipeline, capacity)
+        self._pipelines |= touched
 
     def _start_iteration(self, step: PlaybookStep, path: EntityPath, capacity: Capacity) -> bool:
         """Start an iteration that was scheduled, now or before a recovery."""
@@ -426,8 +432,10 @@ class PlaybookScheduler:
         message = f"Admission deadlock: nothing is running, and these steps wait for admission: {names}."
         return ErrorInfo("ADMISSION_DEADLOCK", message, retryable=False, category="plan")
 
-    def skip_pending(self, code: str, reason: str) -> None:
+    def skip_pending(self, code: str, reason: str) -> bool:
         """Nothing to skip: a step without a token was not going to run."""
+        del code, reason
+        return True
 
     def end_running(self, error: ErrorInfo) -> None:
         fail_running_tasks(self._playbook, error)

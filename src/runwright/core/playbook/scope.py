@@ -8,6 +8,7 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.paths import EntityPath
 from runwright.contract.playbook import HTTP, ManifestStrategy
 from runwright.contract.refs import ErrorInfo
+from runwright.core.expressions.budget import CostMeter, ExpressionScope
 from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.payload_reader import StoredResult
 from runwright.core.fold.playbook_state import AttemptOutcome, ManifestState, PipelineState, PlaybookState
@@ -35,8 +36,16 @@ def workload_scope(workload: dict[str, Any], run_id: str) -> dict[str, Any]:
 
 
 class PlaybookScope:
-    def __init__(self, graph: PlaybookGraph, values: StoredValues, execution: ExecutionState, run: RunIdentity) -> None:
+    def __init__(
+        self,
+        graph: PlaybookGraph,
+        values: StoredValues,
+        execution: ExecutionState,
+        run: RunIdentity,
+        cost: CostMeter,
+    ) -> None:
         self._graph = graph
+        self._cost = cost
         self._values = values
         self._execution = execution
         self._run = run
@@ -48,7 +57,7 @@ class PlaybookScope:
 
     def of_step(
         self, mentions: Mentions, args: dict[str, Any], own: tuple[str, StoredResult | None] | None = None
-    ) -> dict[str, Any]:
+    ) -> ExpressionScope:
         """Workload, `ctx`, and the results of the mentioned steps. `own`: a step and the result of the current visit,
         which takes the place of its newest result. Raises MissingValues to have values fetched, RunwrightError if one
         is not available."""
@@ -63,9 +72,10 @@ class PlaybookScope:
         scope.setdefault("input", args)
         return scope
 
-    def of_workload(self) -> dict[str, Any]:
+    def of_workload(self) -> ExpressionScope:
         """The scope before any step has run."""
-        return workload_scope(self._execution.params, self._run.run_id)
+        names = workload_scope(self._execution.params, self._run.run_id)
+        return ExpressionScope(names, self._cost.new_budget())
 
     def _result(self, name: str, stored: StoredResult, fields: frozenset[str] | None, *, step_ended: bool) -> Any:
         if self._graph.steps[name].route.loop is None:
@@ -74,10 +84,12 @@ class PlaybookScope:
 
     def of_task(
         self, mentions: Mentions, step: PlaybookStep, path: EntityPath, pipeline: PipelineState
-    ) -> dict[str, Any]:
+    ) -> ExpressionScope:
         """The scope of a task: that of its step, the results of earlier tasks of the pipeline, and the iteration."""
         visit = self._state.visits[path.owner]
-        scope = {**pipeline.iter_vars, **self.of_step(mentions, visit.args)}
+        scope = self.of_step(mentions, visit.args)
+        for name, value in pipeline.iter_vars.items():
+            scope.setdefault(name, value)
         for label, stored in pipeline.results.items():
             if label in mentions:
                 scope[label] = self._values.playbook_view(stored, mentions[label])

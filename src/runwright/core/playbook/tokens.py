@@ -35,6 +35,8 @@ class TokenAdmission:
                 if not self.admit(step, name, admitted):
                     break
                 self._playbook.run.mark_append_boundary()
+                if self._playbook.run.cost.is_spent:
+                    return
 
     def _can_admit(self, name: str, step: PlaybookStep, active: set[str]) -> bool:
         """Whether tokens of a step may become a visit: a join waits while a step upstream of it is active."""

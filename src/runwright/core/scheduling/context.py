@@ -14,6 +14,7 @@ from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros, to_micros
 from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, RunStatus
+from runwright.core.expressions.budget import CostMeter
 from runwright.core.fold.evolve import transition
 from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
@@ -22,6 +23,8 @@ from .result_refs import StorageKey
 from .stored_values import StoredValues
 
 _encode = msgspec.json.Encoder().encode
+
+_EVENT_COST = 1000  # cost units of an event: a decision emits some thousands of them
 
 Payload = msgspec.Struct | dict[str, Any] | bytes | None
 
@@ -105,6 +108,7 @@ class SchedulingContext:
         self.suppressed_entities: set[str] = set()  # entities about which a forbidden event was nearly emitted
         self.violations: list[Violation] = []  # not reported yet
         self.emitted = 0  # events so far
+        self.cost = CostMeter()  # of the current decision
         self.now = 0  # microseconds since 1970
         self._now_text = ""
         self._drafts: list[Draft] = []
@@ -137,6 +141,7 @@ class SchedulingContext:
             return
         self._drafts.append(event)
         self.emitted += 1
+        self.cost.add(_EVENT_COST)
         if path is not None and self._on_emitted is not None:
             self._on_emitted(event)
 

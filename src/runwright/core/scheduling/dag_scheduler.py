@@ -39,7 +39,9 @@ class DagScheduler:
     def __init__(self, context: SchedulingContext) -> None:
         self._context = context
         self._graph = context.graph
-        self._scope = PlanScope(context.graph, context.state, context.execution, context.run, context.values)
+        self._scope = PlanScope(
+            context.graph, context.state, context.execution, context.run, context.values, context.cost
+        )
         self.readiness = Readiness(context.graph, context.state)
         reclaim_unqueued_steps(context.graph, context.execution)
         self._due_times = DueTimes(context.execution)
@@ -80,10 +82,11 @@ class DagScheduler:
             self._start_ready(capacity)
             if self._has_loops and self._loops.has_work:
                 self._loops.advance(capacity)
-            if not self._touched:
+            if not self._touched or self._context.cost.is_spent:
                 break
             self.propagate_ends()
-        self._finish_if_done(capacity)
+        if not self._context.cost.is_spent:
+            self._finish_if_done(capacity)
 
     def advance_paused(self) -> None:
         """End waits that are due, and schedule retries."""
@@ -147,7 +150,9 @@ class DagScheduler:
 
     def _start_retries(self, capacity: Capacity) -> None:
         delayed: list[str] = []
-        while capacity.is_available() and (path := self._due_times.pop_retry(self._context.now)) is not None:
+        while not self._context.cost.is_spent and capacity.is_available():
+            if (path := self._due_times.pop_retry(self._context.now)) is None:
+                break
             index = self._graph.index.get(path)
             if index is None:
                 self._loops.on_retry_due(path)
@@ -175,7 +180,9 @@ class DagScheduler:
 
     def _start_ready(self, capacity: Capacity) -> None:
         incomplete: list[int] = []
-        while not self.readiness.is_halted and (index := self.readiness.pop_ready(capacity)) is not None:
+        while not self.readiness.is_halted and not self._context.cost.is_spent:
+            if (index := self.readiness.pop_ready(capacity)) is None:
+                break
             try:
                 self._start_or_skip(self._graph.nodes[index], capacity)
             except MissingValues as missing:
@@ -238,21 +245,24 @@ class DagScheduler:
         if self._worker_steps.queued_steps() or has_more:
             return
         first = self._first_failed()
-        self.skip_pending("RUN_FAILED", "The run failed before this step could start.")
-        self.end_run("RunFailed", failed_payload(first, context.state.steps[first].error, duration_ms))
+        if self.skip_pending("RUN_FAILED", "The run failed before this step could start."):
+            self.end_run("RunFailed", failed_payload(first, context.state.steps[first].error, duration_ms))
 
     def _first_failed(self) -> str:
         """The root cause. Derived from the log, so that a recovered run reports the same one."""
         names = [self._graph.nodes[index].step.step_id for index in sorted(self.readiness.failed)]
         return min(names, key=lambda name: self._context.state.steps[name].completed_at or "")
 
-    def skip_pending(self, code: str, reason: str) -> None:
-        """Skip every step that did not start. If the run failed, dependents of a failed step get DEPENDENCY_FAILED."""
+    def skip_pending(self, code: str, reason: str) -> bool:
+        """Skip every step that did not start. If the run failed, dependents of a failed step get DEPENDENCY_FAILED.
+        False if some remain for the next decision."""
         context = self._context
         dependents = self.readiness.depends_on_failure() if code == "RUN_FAILED" else ()
         for node in self._graph.nodes:
             if not self.readiness.is_pending(node.index):
                 continue
+            if context.cost.is_spent:
+                return False
             close_approval(context, node.step.step_id, reason)
             if node.index in dependents:
                 skipped = payloads.StepSkipped("DEPENDENCY_FAILED", "A dependency failed.")
@@ -260,6 +270,7 @@ class DagScheduler:
                 skipped = payloads.StepSkipped(code, reason)
             context.emit("StepSkipped", node.step.step_id, 1, skipped)
             context.mark_append_boundary()
+        return True
 
     def end_running(self, error: ErrorInfo) -> None:
         fail_running_steps(self._context, error)

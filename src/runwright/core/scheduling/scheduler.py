@@ -75,8 +75,8 @@ class Scheduler(Protocol):
         """Schedule a retry whose due time was changed."""
         ...
 
-    def skip_pending(self, code: str, reason: str) -> None:
-        """Skip the steps that never started, because the run ends."""
+    def skip_pending(self, code: str, reason: str) -> bool:
+        """Skip the steps that never started, because the run ends. False if some remain for the next decision."""
         ...
 
     def end_running(self, error: ErrorInfo) -> None:

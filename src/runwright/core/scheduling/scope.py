@@ -9,7 +9,8 @@ import msgspec
 
 from runwright.contract.events import RunIdentity
 from runwright.contract.transitions import StepStatus
-from runwright.core.expressions.template import evaluate, evaluate_all, evaluate_copy, mentioned_steps
+from runwright.core.expressions.budget import CostMeter, ExpressionScope
+from runwright.core.expressions.template import evaluate_all, evaluate_copy, mentioned_steps
 from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.state import RunState
 from runwright.core.graph.node import Node
@@ -26,24 +27,33 @@ def raw_inputs(execution: ExecutionState, node: Node) -> dict[str, Any]:
 
 class PlanScope:
     def __init__(
-        self, graph: PlanGraph, state: RunState, execution: ExecutionState, run: RunIdentity, values: StoredValues
+        self,
+        graph: PlanGraph,
+        state: RunState,
+        execution: ExecutionState,
+        run: RunIdentity,
+        values: StoredValues,
+        cost: CostMeter,
     ) -> None:
         self._graph = graph
+        self._cost = cost
         self._state = state
         self._execution = execution
         self._values = values
         self._run = {"id": run.run_id, "planId": run.plan_id, "planVersion": run.plan_version}
 
-    def of_node(self, node: Node, **more: Any) -> dict[str, Any]:
+    def of_node(self, node: Node, **more: Any) -> ExpressionScope:
         """The names that the expressions of a step can use."""
         own = self._state.steps.get(node.step.step_id)
         step = {"id": node.step.step_id, "attempt": 1 if own is None else own.attempt}
-        return {**self._scope(node.mentions), "step": step, **more}
+        scope = self._scope(node.mentions)
+        scope.update({"step": step, **more})
+        return scope
 
-    def _scope(self, mentions: frozenset[str] | None) -> dict[str, Any]:
-        names: Iterable[str] = self._execution.results if mentions is None else mentions
+    def _scope(self, mentions: frozenset[str] | None) -> ExpressionScope:
+        mentioned: Iterable[str] = self._execution.results if mentions is None else mentions
         steps: dict[str, Any] = {}
-        for name in names:
+        for name in mentioned:
             step_state = self._state.steps.get(name)
             status = StepStatus.PENDING if step_state is None else step_state.status
             stored = self._execution.results.get(name)
@@ -52,7 +62,8 @@ class PlanScope:
             if node is not None and node.step.foreach is not None:
                 value = self._values.load_items(value)
             steps[name] = {"status": str(status), "result": value}
-        return {"params": self._execution.params, "steps": steps, "run": self._run}
+        names = {"params": self._execution.params, "steps": steps, "run": self._run}
+        return ExpressionScope(names, self._cost.new_budget())
 
     def result(self) -> Any:
         """The result of the run, as the plan defines it."""
@@ -69,7 +80,4 @@ class PlanScope:
     def items(self, node: Node) -> Any:
         """The items of a foreach step."""
         assert node.step.foreach is not None
-        items = node.step.foreach.items
-        return (
-            evaluate(items, self.of_node(node)) if isinstance(items, str) else evaluate_all(items, self.of_node(node))
-        )
+        return evaluate_all(node.step.foreach.items, self.of_node(node))

@@ -88,7 +88,9 @@ def _cancel(target: SignalTarget, path: str, signal: Signal, *, stopped: bool) -
     code = "KILLED" if by_force else "CANCELLED"
     if _has_running_steps(context) and not stopped:
         return Stop(code, by_force)
-    _end_steps(target, code, "The run was stopped." if by_force else "The run was cancelled.", "RUN_CANCELLED")
+    message = "The run was stopped." if by_force else "The run was cancelled."
+    if not _end_steps(target, code, message, "RUN_CANCELLED"):
+        return None
     reason = signal.reason or (signal.payload or {}).get("reason")
     duration_ms = context.ms_since(context.state.summary.started_at)
     ended = payloads.RunEnded(reason=reason, signal_id=signal.signal_id, duration_ms=duration_ms)
@@ -103,7 +105,8 @@ def _time_out(target: SignalTarget, *, stopped: bool) -> Stop | None:
     context = target.context
     if _has_running_steps(context) and not stopped:
         return Stop("TIMEOUT")
-    _end_steps(target, "TIMEOUT", "The run timed out.", "RUN_FAILED")
+    if not _end_steps(target, "TIMEOUT", "The run timed out.", "RUN_FAILED"):
+        return None
     message = f"The run timed out after {context.graph.plan.timeout:g} s."
     error = ErrorInfo("RUN_TIMEOUT", message, retryable=False, category="timeout")
     duration_ms = context.ms_since(context.state.summary.started_at)
@@ -111,12 +114,15 @@ def _time_out(target: SignalTarget, *, stopped: bool) -> Stop | None:
     return None
 
 
-def _end_steps(target: SignalTarget, code: str, reason: str, skip_code: str) -> None:
-    """Skip pending steps and fail running ones: after the end of a run nothing stays open."""
+def _end_steps(target: SignalTarget, code: str, reason: str, skip_code: str) -> bool:
+    """Skip pending steps and fail running ones: after the end of a run nothing stays open. False if some remain for
+    the next decision."""
     for path in list(target.context.execution.pending_inputs):
         close_approval(target.context, path, reason)
-    target.scheduler.skip_pending(skip_code, reason)
+    if not target.scheduler.skip_pending(skip_code, reason):
+        return False
     target.scheduler.end_running(ErrorInfo(code, reason, retryable=False, category="operator"))
+    return True
 
 
 # One function per signal type

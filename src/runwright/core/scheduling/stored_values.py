@@ -57,6 +57,11 @@ def encode_item(stored: StoredResult) -> bytes:
     return b'{"resultInline":' + raw + b"}" if raw.startswith(_AMBIGUOUS) else raw
 
 
+def may_be_stored_item(body: bytes) -> bool:
+    """Whether the JSON of an item may represent a stored result."""
+    return body.startswith(_AMBIGUOUS)
+
+
 def stored_item(part: Any) -> StoredResult | None:
     """The stored result that an item of such a list represents; None if it is the result itself."""
     if not isinstance(part, dict) or len(part) != 1:  # pyright: ignore[reportUnknownArgumentType]
