@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from runwright.contract.errors import ErrorCode
 
 from .durations import InvalidDuration, parse_duration
+from .load_limits import max_steps
 from .problems import DocumentPath, ProblemCollector, did_you_mean
 
 E = TypeVar("E", bound=StrEnum)
@@ -148,3 +149,11 @@ class FieldReader:
         """Return a reader of a mapping within this one."""
         data = self.mapping(name)
         return None if data is None else FieldReader(data, (*self.path, name), self._code, self._problems)
+
+
+def check_step_count(fields: FieldReader, name: str, count: int) -> bool:
+    """Report a plan with more steps than are allowed."""
+    if count <= max_steps():
+        return True
+    fields.error(name, f"The plan has {count:,} steps; at most {max_steps():,} are allowed ([limits] planSteps).")
+    return False

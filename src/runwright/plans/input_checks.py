@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol, Union, cast, get_args, get_origin
 import msgspec
 from msgspec.structs import FieldInfo
 
+from runwright.contract.errors import ErrorCode
 from runwright.contract.plan import Step
 from runwright.core.expressions.template import contains_expression, has_expression
 
-from .problems import DocumentPath, did_you_mean
+from .problems import INVALID_STEP, DocumentPath, did_you_mean
 from .secret_refs import is_secret_ref
 
 
@@ -52,6 +53,12 @@ _TYPE_NAMES = {
     "object": "a mapping",
     "null": "null",
 }
+
+
+def code_of(sentence: str) -> ErrorCode:
+    """Return the error code of a problem that a tool found."""
+    code = getattr(sentence, "code", None)
+    return INVALID_STEP if code is None else ErrorCode(code)
 
 
 def check_inputs(kind: str, tool: ToolProtocol, inputs: dict[str, Any]) -> list[InputProblem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,15 +17,17 @@ from runwright.plans.playbook.task_kinds import PLAYBOOK_TOOL_PREFIX
 from runwright.plans.yaml.document import MAX_BYTES, Document, data_problems
 
 from .dependency_graph import DependencyGraph
-from .field_reader import FieldReader
+from .field_reader import FieldReader, check_step_count
 from .header import PlanHeader, read_header
 from .input_checks import ToolsByKind
 from .json_values import check_json_values
+from .load_limits import check_cancelled
 from .problems import (
     INVALID_PLAN,
     LoadedPlan,
     PlanInvalid,
     ProblemCollector,
+    TooManyProblems,
     did_you_mean,
     quoted_list,
     sub_plan_problem,
@@ -41,7 +44,7 @@ def load_plan(source: bytes | str, *, name: str = "plan", tools: ToolsByKind, li
     """Load a plan from YAML or JSON text. `name` is the file name in its problems. Raises PlanInvalid."""
     document = Document(source, name)
     problems = ProblemCollector()
-    plan = _read(document.data, tools, problems, link)
+    plan = _read_or_stop(document.data, tools, problems, link)
     if plan is None or document.syntax_problems:
         raise PlanInvalid(document.problems(problems.errors))
     return LoadedPlan(plan, tuple(document.problems(problems.warnings)), tuple(problems.sub_plans))
@@ -63,14 +66,22 @@ def plan_from_dict(
 ) -> LoadedPlan:
     """Load a plan from data. Its problems have paths but no lines. Raises PlanInvalid."""
     problems = ProblemCollector()
-    check_json_values(document, problems)
+    with suppress(TooManyProblems):
+        check_json_values(document, problems)
     if problems.errors:
         raise PlanInvalid(data_problems(name, problems.errors))
     data = msgspec.json.decode(msgspec.json.encode(document))  # a copy: the caller may change the document later
-    plan = _read(data, tools, problems, link)
+    plan = _read_or_stop(data, tools, problems, link)
     if plan is None:
         raise PlanInvalid(data_problems(name, problems.errors))
     return LoadedPlan(plan, tuple(data_problems(name, problems.warnings)), tuple(problems.sub_plans))
+
+
+def _read_or_stop(data: Any, tools: ToolsByKind, problems: ProblemCollector, link: Link | None) -> ExecutionPlan | None:
+    try:
+        return _read(data, tools, problems, link)
+    except TooManyProblems:
+        return None
 
 
 def _read(data: Any, tools: ToolsByKind, problems: ProblemCollector, link: Link | None) -> ExecutionPlan | None:
@@ -98,6 +109,8 @@ def _read(data: Any, tools: ToolsByKind, problems: ProblemCollector, link: Link 
     references = ReferenceChecker(steps, {**header.param_types, **header.params}, problems)
     references.check(order)
     references.check_result(header.result)
+    if not problems.errors:
+        references.check_conditions(header.on_failure)
     if problems.errors or order is None:
         return None
     return make_canonical(
@@ -121,9 +134,12 @@ def _read_steps(top: FieldReader, tools: ToolsByKind, problems: ProblemCollector
         else:
             top.error("steps", "`steps` must be a list.")
         return []
+    if not check_step_count(top, "steps", len(cast("list[Any]", data))):
+        return []
     steps: list[ParsedStep] = []
     first_index: dict[str, int] = {}
     for index, step_data in enumerate(cast("list[Any]", data)):
+        check_cancelled()
         parsed = read_step(step_data, ("steps", index), tools, problems)
         if parsed is None:
             continue
@@ -155,6 +171,7 @@ def _check_order(header: PlanHeader, steps: list[ParsedStep], problems: ProblemC
     """Report unknown dependencies and dependency cycles; return the order of the steps, None if there are cycles."""
     graph = DependencyGraph([parsed.step for parsed in steps])
     for index, parsed in enumerate(steps):
+        check_cancelled()
         _check_dependencies(index, parsed, graph, header.order, problems)
     cycles = graph.topological_order().cycles
     for cycle in cycles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 
 import msgspec
 
@@ -45,6 +46,17 @@ class LoadedPlan(msgspec.Struct, frozen=True):
     """Plans that were generated from parts of the document and that steps of the plan refer to."""
 
 
+MAX_PROBLEMS = 100
+"""Problems after which a plan is not read any further."""
+
+_MAX_SUGGESTED_NAMES = 1000
+_MAX_SUGGESTED_LENGTH = 64
+
+
+class TooManyProblems(Exception):
+    """The plan has more problems than are reported."""
+
+
 class PlanInvalid(RunwrightError):
     """The plan is invalid. The error code is that of the first problem."""
 
@@ -52,7 +64,8 @@ class PlanInvalid(RunwrightError):
         self.problems = tuple(problems)
         first = self.problems[0]
         more = len(self.problems) - 1
-        rest = f" ({more} more {'problem' if more == 1 else 'problems'} in this plan.)" if more else ""
+        least = "at least " if len(self.problems) >= MAX_PROBLEMS else ""
+        rest = f" ({least}{more} more {'problem' if more == 1 else 'problems'} in this plan.)" if more else ""
         super().__init__(
             ErrorCode(first.code), f"{first.sentence}{rest}", problems=[str(each) for each in self.problems]
         )
@@ -68,7 +81,10 @@ class PathProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemCollector:
-    """Collects errors, warnings and generated sub-plans while a document is read."""
+    """Collects errors, warnings and generated sub-plans while a document is read.
+
+    `error` raises TooManyProblems with the last problem that is reported.
+    """
 
     def __init__(self) -> None:
         self.errors: list[PathProblem] = []
@@ -77,9 +93,12 @@ class ProblemCollector:
 
     def error(self, path: DocumentPath, code: ErrorCode, sentence: str, *, on_key: bool = False) -> None:
         self.errors.append(PathProblem(path, code, sentence, on_key))
+        if len(self.errors) >= MAX_PROBLEMS:
+            raise TooManyProblems
 
     def warning(self, path: DocumentPath, sentence: str) -> None:
-        self.warnings.append(PathProblem(path, WARNING, sentence))
+        if len(self.warnings) < MAX_PROBLEMS:
+            self.warnings.append(PathProblem(path, WARNING, sentence))
 
 
 def path_text(path: DocumentPath) -> str:
@@ -97,7 +116,10 @@ def path_text(path: DocumentPath) -> str:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?`, or an empty string if no name is similar."""
-    close = get_close_matches(name[:200], list(names), n=1)
+    if len(name) > _MAX_SUGGESTED_LENGTH:
+        return ""
+    candidates = [each for each in islice(names, _MAX_SUGGESTED_NAMES) if len(each) <= _MAX_SUGGESTED_LENGTH]
+    close = get_close_matches(name, candidates, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

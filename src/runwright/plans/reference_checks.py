@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any, NamedTuple, cast
 
-from runwright.contract.plan import Order
+from runwright.contract.errors import RunwrightError
+from runwright.contract.plan import OnFailure, Order
+from runwright.contract.transitions import StepStatus
 from runwright.core.expressions.template import (
     BUILT_IN_NAMES,
     ExpressionError,
     check,
     check_single,
     condition_text,
+    is_true,
     mentioned_fields,
     mentioned_names,
     mentioned_steps,
@@ -31,6 +35,31 @@ class _StepTemplate(NamedTuple):
     check_syntax: Callable[[str], None]
 
 
+_MAX_CONDITION_STEPS = 6
+
+
+def _never_holds(condition: str | bool, on_failure: OnFailure) -> bool:
+    """Whether a condition is false for every end of the steps it mentions. False if it depends on anything else."""
+    if isinstance(condition, bool):
+        return not condition
+    text = condition_text(condition)
+    try:
+        steps = mentioned_steps([text])
+        if steps is None or len(steps) > _MAX_CONDITION_STEPS or mentioned_names(text) - {"steps"}:
+            return False
+        statuses = _ENDS if on_failure is OnFailure.FAIL else (*_ENDS, StepStatus.FAILED)
+        for ends in product(statuses, repeat=len(steps)):
+            scope = {name: {"status": str(status)} for name, status in zip(sorted(steps), ends, strict=True)}
+            if is_true(text, {"steps": scope}):
+                return False
+    except RunwrightError:
+        return False  # it uses results; or it is invalid, which is reported elsewhere
+    return True
+
+
+_ENDS = (StepStatus.SUCCESS, StepStatus.SKIPPED)
+
+
 class ReferenceChecker:
     """Checks the expressions of one plan."""
 
@@ -47,6 +76,13 @@ class ReferenceChecker:
             self._check_templates(index, _step_templates(parsed))
         if order is not None and self._step_references:
             self._check_order(order)
+
+    def check_conditions(self, on_failure: OnFailure) -> None:
+        """Warn of conditions that are false however the earlier steps end."""
+        for parsed in self._steps:
+            if parsed.step.when is not None and _never_holds(parsed.step.when, on_failure):
+                sentence = "This condition never holds: the step is always skipped."
+                self._problems.warning((*parsed.path, "when"), sentence)
 
     def check_result(self, result: Any) -> None:
         """Check the plan's `result`. It may use every step, because it is evaluated when all steps have ended."""

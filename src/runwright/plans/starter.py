@@ -30,7 +30,7 @@ steps:                             # run in sequence; with `dependsOn: [...]` th
 
   - id: report
     when: "{{ steps.count.result.words > 0 }}"
-    shell: echo "That was {{ steps.count.result.words }} words and {{ steps.count.result.letters }} letters."
+    shell: echo {{ steps.count.result.words | quote }} words, {{ steps.count.result.letters | quote }} letters
 """
 
 _SETTINGS = """\

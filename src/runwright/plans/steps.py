@@ -13,7 +13,7 @@ from runwright.contract.plan_struct import make_canonical
 from runwright.core.expressions.template import contains_expression, has_expression
 
 from .field_reader import FieldReader
-from .input_checks import ToolsByKind, check_inputs
+from .input_checks import ToolsByKind, check_inputs, code_of
 from .problems import INVALID_PLAN, INVALID_STEP, DocumentPath, ProblemCollector, did_you_mean, quoted_list
 from .secret_refs import find_secret_values
 
@@ -187,7 +187,7 @@ def _check_inputs(parsed: ParsedStep, tools: ToolsByKind, problems: ProblemColle
         return  # the tool's own check may rely on inputs of the right types
     sentence = tool.check(step.inputs, step)
     if sentence:
-        problems.error(parsed.inputs_path, INVALID_STEP, sentence)
+        problems.error(parsed.inputs_path, code_of(sentence), sentence)
 
 
 def read_dispatch(fields: FieldReader) -> dict[str, str] | None:

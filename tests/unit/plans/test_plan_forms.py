@@ -39,7 +39,7 @@ onFailure: wait
 timeout: 1h30m
 steps:
   - id: extract
-    shell: "echo {{ params.day }}"
+    shell: "echo {{ params.day | quote }}"
     retry: {maxAttempts: 3, backoff: fixed, initial: 500ms, max: 1m, jitter: false}
     timeout: 30
   - id: load
@@ -73,7 +73,7 @@ timeout: 5400
 steps:
   - stepId: extract
     kind: shell
-    with: {command: "echo {{ params.day }}"}
+    with: {command: "echo {{ params.day | quote }}"}
     dependsOn: []
     retry: {maxAttempts: 3, backoff: fixed, initial: 0.5, max: 60s, jitter: false}
     timeout: 30s
@@ -108,7 +108,11 @@ def test_every_field_of_a_plan_is_read() -> None:
     assert plan.params == {"day": "2026-01-01"}
     assert (plan.order, plan.on_failure, plan.timeout) == (Order.GRAPH, OnFailure.WAIT, 5400.0)
     extract, load, rest = plan.steps
-    assert (extract.step_id, extract.kind, extract.inputs) == ("extract", "shell", {"command": "echo {{ params.day }}"})
+    assert (extract.step_id, extract.kind, extract.inputs) == (
+        "extract",
+        "shell",
+        {"command": "echo {{ params.day | quote }}"},
+    )
     assert extract.retry == Retry(3, Backoff.FIXED, 0.5, 60.0, False)
     assert extract.timeout == 30.0
     assert load.depends_on == rest.depends_on == ("extract",)

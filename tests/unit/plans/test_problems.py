@@ -15,7 +15,7 @@ steps:
   - id: one
     shel: echo hello
   - id: two
-    shell: echo "{{ steps.thre.result }}"
+    shell: echo {{ steps.thre.result | quote }}
     retry:
       maxAttempts: none
   - id: three
@@ -141,16 +141,16 @@ EXPRESSION_MISTAKES = [
     ("id: a\nshell: 'echo {{ a b }}'", "6:12", "unexpected 'b' after the expression"),
     ("id: a\nshell: 'echo {{ 1 | uper }}'", "6:12", "unknown filter 'uper'"),
     ("id: a\nshell: 'echo {% if x %} {% endif %}'", "6:12", "no {% %} blocks"),
-    ("id: a\nshell: 'echo {{ parms.x }}'", "6:12", "Unknown name 'parms'. Did you mean 'params'?"),
-    ("id: a\nshell: 'echo {{ item }}'", "6:12", "Unknown name 'item'"),
-    ("id: a\nshell: 'echo {{ index }}'", "6:12", "Unknown name 'index'"),
-    ("id: a\nshell: 'echo {{ params.x }}'", "6:12", "Unknown parameter 'x'"),
+    ("id: a\nshell: 'echo {{ parms.x | quote }}'", "6:12", "Unknown name 'parms'. Did you mean 'params'?"),
+    ("id: a\nshell: 'echo {{ item | quote }}'", "6:12", "Unknown name 'item'"),
+    ("id: a\nshell: 'echo {{ index | quote }}'", "6:12", "Unknown name 'index'"),
+    ("id: a\nshell: 'echo {{ params.x | quote }}'", "6:12", "Unknown parameter 'x'"),
     (
         "id: a\nshell: {command: [x, '{{ steps.frist.result }}']}",
         "6:26",
         "Unknown step 'frist'. Did you mean 'first'?",
     ),
-    ("id: a\nshell: 'echo {{ steps.a.result }}'", "6:12", "'a' may not have ended before 'a'"),
+    ("id: a\nshell: 'echo {{ steps.a.result | quote }}'", "6:12", "'a' may not have ended before 'a'"),
     ("id: a\nnoop:\nwhen: '{{ steps.nobody.result }}'", "7:11", "Unknown step 'nobody'"),
     ("id: a\nnoop:\nwhen: steps.nobody.result", "7:11", "Unknown step 'nobody'"),
     ("id: a\nnoop:\nwhen: '{{ run.id }} == 1'", "7:11", "this must be one expression"),
@@ -158,7 +158,7 @@ EXPRESSION_MISTAKES = [
     ("id: a\nnoop:\nforeach: '{{ rows }}'", "7:14", "Unknown name 'rows'"),
     ("id: a\nnoop:\nforeach: {in: '{{ run.id }} {{ run.id }}'}", "7:19", "this must be one expression"),
     ("id: a\nnoop:\nforeach: {in: ['{{ item }}']}", "7:20", "Unknown name 'item'"),
-    ("id: a\nforeach: {in: [1], as: row}\nshell: '{{ item }}'", "7:12", "Unknown name 'item'"),
+    ("id: a\nforeach: {in: [1], as: row}\nshell: '{{ item | quote }}'", "7:12", "Unknown name 'item'"),
     ("id: a\nforeach: [1]\nwhen: item > 3\nnoop:", "7:11", "Unknown name 'item'"),
 ]
 
@@ -175,7 +175,7 @@ def test_names_available_in_expressions_are_accepted() -> None:
 id: a
 when: steps.first.result is defined
 foreach: {in: "{{ range(3) }}", as: row}
-shell: "{{ row }} {{ index }} {{ run.id }} {{ step.attempt }} {{ steps['first'].result }} {{ steps[row] }}"
+shell: "{{ row | quote }} {{ index | quote }} {{ run.id | quote }} {{ step.attempt | quote }} {{ steps['first'].result | quote }} {{ steps[row] | quote }}"
 """
     assert problems_of(with_step(step)) == []
 

@@ -143,7 +143,7 @@ onFailure: wait
 timeout: 1h30m
 steps:
 - id: extract
-  shell: echo {{ params.day }}
+  shell: echo {{ params.day | quote }}
   retry: {maxAttempts: 3, initial: 500ms}
 - id: load
   dependsOn: [extract]

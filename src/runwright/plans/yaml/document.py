@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from runwright.plans.problems import INVALID_PLAN, PathProblem, PlanInvalid, Problem, path_text
+from runwright.plans.problems import INVALID_PLAN, MAX_PROBLEMS, PathProblem, PlanInvalid, Problem, path_text
 
 from .positions import Position, Positions, YamlToken, find_positions, json_tokens, yaml_tokens
 from .reader import PlanYamlError, YamlReader
@@ -36,7 +36,10 @@ class Document:
         if path_problems:
             positions = find_positions(self._tokens(), [problem.path for problem in path_problems])
         problems = [self._locate(problem, positions) for problem in path_problems]
-        return sorted([*self.syntax_problems, *problems], key=lambda problem: (problem.line or 0, problem.column or 0))
+        ordered = sorted(
+            [*self.syntax_problems, *problems], key=lambda problem: (problem.line or 0, problem.column or 0)
+        )
+        return ordered[:MAX_PROBLEMS]
 
     def _locate(self, problem: PathProblem, positions: Positions) -> Problem:
         position = positions.of(problem.path, problem.on_key)
@@ -92,7 +95,7 @@ class Document:
         try:
             data = reader.read()
         except PlanYamlError as error:
-            raise PlanInvalid(self._located([*reader.problems, error])) from error
+            raise PlanInvalid(self._located([*reader.problems, error])[-MAX_PROBLEMS:]) from error
         self.syntax_problems += self._located(reader.problems)
         return data
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from runwright.plans.load_limits import check_cancelled
+
 from .scalars import CORE, parse_events, parse_plain, parse_tagged
 
 MAX_DEPTH = 64
@@ -101,6 +103,7 @@ class YamlReader:
         self._check_tag(event, "seq")
         items: list[Any] = []
         while not isinstance(event := self._next_event(), yaml.SequenceEndEvent):
+            check_cancelled()
             items.append(self._value(event, depth + 1))
         return items
 
