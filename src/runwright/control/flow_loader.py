@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.flows.plan_function import PlanFunction, TracedPlan
+from runwright.flows.user_modules import import_user_module, module_name
 from runwright.plans.loader import plan_from_dict
 from runwright.plans.problems import LoadedPlan, PlanInvalid, Problem
 from runwright.plans.registry import SUB_PLAN
 from runwright.tools.base import Tool
-from runwright.tools.python import make_importable
+from runwright.tools.python import make_file_importable
 
 
 def flow_in(path: Path) -> tuple[Path, str | None] | None:
@@ -55,16 +56,17 @@ def _is_plan_of(module: ModuleType, value: Any) -> bool:
 
 
 def _module(file: Path) -> ModuleType:
-    make_importable(str(file.parent))
+    make_file_importable(file)
     importlib.invalidate_caches()
+    name = module_name(file)
     try:
-        module = importlib.import_module(file.stem)
+        module = import_user_module(name)
     except Exception as error:
         raise PlanInvalid([_problem(error, str(file))]) from error
     if Path(getattr(module, "__file__", None) or "").resolve() != file:
         raise RunwrightError(
             ErrorCode.PLAN_NOT_FOUND,
-            f"{file} cannot be imported: another module is called {file.stem!r}. Rename the file.",
+            f"{file} cannot be imported: another module is called {name!r}. Rename the file.",
         )
     return module
 

@@ -19,6 +19,7 @@ from runwright.storage.json_encoding import encode_result
 
 from .proxies import SymbolicValue, to_template
 from .step_function import StepFunction, convert_value, importable_module, type_hints
+from .syntax_check import check_plan_source
 from .tracing import FlowFunction, P, R, Trace, reject_unknown_options
 
 _OPTIONS = ("name", "version", "description", "on_failure", "timeout")
@@ -69,6 +70,7 @@ class PlanFunction(FlowFunction[P, R]):
     @functools.cached_property
     def traced(self) -> TracedPlan:
         """Trace the function; the result is cached."""
+        check_plan_source(self.function, lambda value: isinstance(value, FlowFunction))
         trace = Trace()
         with trace.activate():
             result = cast("Callable[..., Any]", self.function)(

@@ -130,10 +130,14 @@ def function_ref(function: Callable[..., Any]) -> str:
     return f"{importable_module(function)}:{name}"
 
 
+_MAIN_MODULES = ("__main__", "__mp_main__")
+"""Names of the module of a program, the second one in a child of multiprocessing."""
+
+
 def importable_module(function: Callable[..., Any]) -> str:
     """Return the module of a function; for `__main__`, the name under which its file can be imported."""
     module = function.__module__
-    if module != "__main__":
+    if module not in _MAIN_MODULES:
         return module
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
