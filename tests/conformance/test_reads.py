@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 import runwright as rw
+from runwright.log.model import EventFilter
 from support.events import History
 
 MakeLog = Callable[..., rw.RunLog]
@@ -24,6 +25,35 @@ async def test_a_run_is_read_in_pages_without_gaps(make_log: MakeLog, event: His
             after = seen[-1]
         assert seen == list(range(1, 33))
         assert [record.run_seq async for record in log.events("run-1", after=30)] == [31, 32]
+
+
+async def test_pages_are_limited_in_bytes(make_log: MakeLog, event: History) -> None:
+    """A page ends with the event that reaches 4 MiB; none is lost between pages."""
+    async with make_log() as log:
+        large = [event("StepStarted", f"s{number}", payload={"text": "x" * 900_000}) for number in range(12)]
+        await log.append(event.started())
+        for each in large:
+            await log.append([each])
+        everything = await log.read("run-1")
+        assert len(everything) == 14
+
+        async def select(after: int) -> list[rw.RunEventRecord]:
+            return await log.select("run-1", EventFilter(("StepStarted",), None), after)
+
+        for read, expected in ((lambda after: log.read("run-1", after, 1000), 14), (select, 12)):
+            after, sizes, seen = 0, list[int](), list[int]()
+            while page := await read(after):
+                sizes.append(len(page))
+                seen += [record.run_seq for record in page]
+                after = seen[-1]
+            assert seen == [record.run_seq for record in everything][-expected:]
+            assert max(sizes) <= 7
+        cursor, seen = None, list[int]()
+        while (page := await log.read_all(cursor, limit=1000)).records:
+            assert len(page.records) <= 7
+            seen += [record.run_seq for record in page.records]
+            cursor = page.cursor
+        assert seen == list(range(1, 15))
 
 
 async def test_tail_returns_each_event_once_and_runs_in_order(make_log: MakeLog) -> None:

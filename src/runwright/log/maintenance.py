@@ -11,9 +11,7 @@ from runwright.core.integrity.verify import Finding, RunVerifier
 from .model import RebuildReport, RunRow
 from .replay import summary_differs
 from .row_mapping import detect_corruption, store_corrupt
-from .store import Store
-
-PAGE = 1000
+from .store import PAGE, Store
 
 
 class Maintenance:

@@ -28,7 +28,7 @@ from .model import EngineIds, EventFilter, Holder, Lease, LeaseRow, RunFilter, R
 from .replay import erase_payload, fold_rows
 from .side_tables import SideTables
 from .sql_files import load_migrations
-from .store import Store, TailEvent
+from .store import Store, TailEvent, cut_page
 
 
 class _StoredRun:
@@ -168,11 +168,14 @@ class MemoryStore(Store):
     async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
         events = self._by_key[run_key - 1].events
         start = bisect_right(events, after, key=lambda event: event.run_seq)
-        return events[start : None if limit is None else start + limit]
+        if limit is None:
+            return events[start:]
+        return list(cut_page(events[start : start + limit], lambda event: event.raw_payload))
 
     async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
         rows = await self.read_events(run_key, after, None)
-        return [event for event in rows if _is_wanted(event, wanted)][:limit]
+        found = [event for event in rows if _is_wanted(event, wanted)][:limit]
+        return list(cut_page(found, lambda event: event.raw_payload))
 
     async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
         own = uuid4_bytes(event_id)
@@ -190,7 +193,8 @@ class MemoryStore(Store):
         found: Iterable[Any] = enumerate(self._order[start:], start + 1)
         if types is not None:
             found = (entry for entry in found if entry[1][1].event_type in types)
-        return [TailEvent(run.row.identity, event, 0, pos) for pos, (run, event) in islice(found, limit)]
+        page = (TailEvent(run.row.identity, event, 0, pos) for pos, (run, event) in islice(found, limit))
+        return list(cut_page(page, lambda tail_event: tail_event.event.raw_payload))
 
     async def find_misplaced_events(self, run_key: int) -> list[int]:
         del run_key

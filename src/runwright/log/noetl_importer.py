@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,7 +78,7 @@ class NoetlImporter:
         log: LogReader,
         target: ImportTarget,
         *,
-        authorize: Callable[[RunEventWrite], Refusal | None] | None = None,
+        authorize: Callable[[RunEventWrite], Awaitable[Refusal | None]] | None = None,
         blocked: set[str] | None = None,
     ) -> None:
         self._log = log
@@ -152,7 +152,7 @@ class NoetlImporter:
             return _receipt(record)
         event = await self._find_free_position(event)
         pending_event = _UnresolvedEvent(event, _to_write(event, run))
-        if self._authorize is not None and (refusal := self._authorize(pending_event.write)) is not None:
+        if self._authorize is not None and (refusal := await self._authorize(pending_event.write)) is not None:
             return refusal
         await self._add_implied_start(event, run)
         self._seen_ids.add((run.run_id, event.event_id))
@@ -220,7 +220,7 @@ class NoetlImporter:
         self._started.add(run.run_id)
         start = event.implied_event("RunStarted", IMPLIED_START_ID)
         pending_event = _UnresolvedEvent(start, _to_write(start, run))
-        is_allowed = self._authorize is None or self._authorize(pending_event.write) is None
+        is_allowed = self._authorize is None or await self._authorize(pending_event.write) is None
         if is_allowed and not await self._is_occupied(start):
             self._used_keys.add((run.run_id, *start.key))
             self._queue.append(pending_event)

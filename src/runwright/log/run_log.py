@@ -26,11 +26,10 @@ from .lease_service import LeaseService
 from .maintenance import Maintenance
 from .model import AppendResult, EngineIds, EventFilter, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .row_mapping import detect_corruption
-from .store import Store
+from .store import PAGE, PAGE_BYTES, Store
 from .system_clock import SystemIds
 from .validation import check_number, expected_seq_for, is_valid_name, not_found, parse_time
 
-PAGE = 1000
 CLOCK_SKEW_MICROS = 10_000_000  # tolerated difference between the clocks of processes
 MAX_CACHED_RUNS = 1000  # runs whose key and identity are cached
 _NO_RUNS: set[str] = set()
@@ -227,7 +226,10 @@ class RunLog:
     # Reading
 
     async def read(self, run_id: str, after: int = 0, limit: int | None = None) -> list[RunEventRecord]:
-        """Return the events of a run with runSeq greater than `after`, in order."""
+        """Return the events of a run with runSeq greater than `after`, in order.
+
+        With a limit, a page: it can have fewer events even if there are more, because its size is limited too.
+        """
         check_number("after", after, 0)
         if limit is not None:
             check_number("limit", limit, 1)
@@ -518,6 +520,11 @@ class RunLog:
                 ErrorCode.INVALID_CURSOR, "Invalid cursor: pass a cursor that read_all of this store returned."
             )
         return [int(part) for part in parts]
+
+
+def is_full_page(records: Sequence[RunEventRecord], limit: int) -> bool:
+    """Whether a page ended at its limit of events or bytes, so that there may be more."""
+    return len(records) == limit or sum(len(bytes(record.raw_payload)) for record in records) >= PAGE_BYTES
 
 
 def _records(run: RunIdentity, events: Iterable[StoredEvent]) -> list[RunEventRecord]:

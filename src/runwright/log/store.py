@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from runwright.contract.clock import Clock
 from runwright.contract.events import RunIdentity
@@ -21,7 +21,21 @@ from .system_clock import SystemClock
 from .validation import is_valid_name, not_found
 from .wakeup import Notifier
 
+T = TypeVar("T")
+
 PAGE = 1000
+PAGE_BYTES = 4 * 2**20
+"""Size of the payloads of a page: it ends with the event that reaches this size, or before the limit of events."""
+
+
+def cut_page(events: Iterable[T], payload_of: Callable[[T], bytes | None]) -> Iterator[T]:
+    """Yield events until their payloads reach PAGE_BYTES."""
+    size = 0
+    for event in events:
+        yield event
+        size += len(payload_of(event) or b"")
+        if size >= PAGE_BYTES:
+            return
 
 
 class TailEvent(NamedTuple):
@@ -31,6 +45,16 @@ class TailEvent(NamedTuple):
     event: StoredEvent
     shard: int
     position: int
+
+
+class LeaseRenewer(Protocol):
+    """Renews leases from a thread other than that of the event loop, on which it does not depend."""
+
+    def renew(self, lease: Lease) -> Lease:
+        """Same as `LeaseService.renew`. Blocks."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Store(ABC):
@@ -98,7 +122,10 @@ class Store(ABC):
     # Events
 
     @abstractmethod
-    async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]: ...
+    async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
+        """Return a page of a run's events: at most `limit` events, and PAGE_BYTES; without a limit, all of them.
+        The page is empty only if there are no events after `after`. The same holds for the other pages."""
+
     @abstractmethod
     async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]: ...
     @abstractmethod
@@ -144,6 +171,15 @@ class Store(ABC):
     async def acquire_lease(self, owner: str, ttl: float, holder: Holder | None) -> Lease: ...
     @abstractmethod
     async def renew_lease(self, lease: Lease) -> Lease: ...
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the file of the store was replaced or deleted: the process has to be restarted."""
+        return False
+
+    def lease_renewer(self) -> LeaseRenewer | None:
+        """Return what renews leases from another thread; None if only the event loop can."""
+        return None
+
     @abstractmethod
     async def release_lease(self, lease: Lease) -> None: ...
     @abstractmethod

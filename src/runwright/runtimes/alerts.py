@@ -10,7 +10,9 @@ from runwright.contract.events import RunIdentity
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.snapshot import Alert
 from runwright.core.scheduling.context import Draft, Violation
+from runwright.storage.output.writer import LogWriter
 
+DRIVER_FAILED = "DRIVER_FAILED"
 MAX_RESULT_SIZE = 64 * 1024  # bytes; of a larger result the alert has only the size
 
 
@@ -33,6 +35,17 @@ def late_result(
         run_id=run_id,
         subject=f"{path}|{attempt}|{engine_attempt}",
         facts=facts,
+    )
+
+
+def output_dropped(run_id: str, path: str, attempt: int, writer: LogWriter) -> Alert:
+    return Alert(
+        code="OUTPUT_DROPPED",
+        severity="P3",
+        detail=f"{writer.dropped:,} bytes of the output of step {path!r} could not be stored: {writer.failure}.",
+        run_id=run_id,
+        subject=f"{path}|{attempt}",
+        facts={"stepId": path, "logicalAttemptId": attempt, "droppedBytes": writer.dropped},
     )
 
 
@@ -67,6 +80,6 @@ def invalid_transition(run: RunIdentity, violation: Violation) -> Alert:
     )
 
 
-def engine_failed(run: RunIdentity, error: BaseException, seq: int) -> Alert:
-    detail = f"The engine failed on this run and released it: {type(error).__name__}: {error}"[:500]
-    return Alert(code="ENGINE_FAILED", severity="P1", detail=detail, run_id=run.run_id, subject=str(seq))
+def driver_failed(run: RunIdentity, error: BaseException, seq: int) -> Alert:
+    detail = f"The driver of this run failed and released it: {type(error).__name__}: {error}"[:500]
+    return Alert(code=DRIVER_FAILED, severity="P1", detail=detail, run_id=run.run_id, subject=str(seq))

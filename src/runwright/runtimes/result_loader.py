@@ -18,7 +18,12 @@ _END_EVENTS = ("TaskAttemptDone", "TaskDone", "TaskAttemptFailed", "TaskFailed")
 
 
 async def load_result(log: RunLog, results: ValueStore, ref: Any, tenant_id: str) -> Any:
-    """Return the result that a reference, or the text of its address, names.
+    """Return the result that a reference, or the text of its address, names; see `load_result_body`."""
+    return msgspec.json.decode(await load_result_body(log, results, ref, tenant_id))
+
+
+async def load_result_body(log: RunLog, results: ValueStore, ref: Any, tenant_id: str) -> bytes:
+    """Return the result that a reference, or the text of its address, names, as JSON.
 
     Raises REFERENCE_NOT_AVAILABLE if there is none, or if its run belongs to another tenant.
     """
@@ -32,7 +37,7 @@ async def load_result(log: RunLog, results: ValueStore, ref: Any, tenant_id: str
     return await _result_at(log, results, row.identity, address)
 
 
-async def _result_at(log: RunLog, results: ValueStore, run: RunIdentity, address: ResultAddress) -> Any:
+async def _result_at(log: RunLog, results: ValueStore, run: RunIdentity, address: ResultAddress) -> bytes:
     """Return the result of an attempt. Its storage location is read from the log, not trusted from the caller."""
     for event_type in _END_EVENTS:
         record = await log.find_event(address.run_id, event_type, str(address.path), address.attempt)
@@ -40,6 +45,6 @@ async def _result_at(log: RunLog, results: ValueStore, run: RunIdentity, address
             continue
         stored = attempt_outcome(record).result
         if stored.ref is not None:
-            return msgspec.json.decode(await results.get(run, stored.ref))
-        return None if stored.raw is None else msgspec.json.decode(stored.raw)
+            return await results.get(run, stored.ref)
+        return stored.raw or b"null"
     raise reference_not_available(f"Result not found in run {address.run_id!r}")

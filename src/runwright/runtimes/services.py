@@ -66,6 +66,7 @@ class RunServices:
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self.background = BackgroundTasks()
+        self._deferred = asyncio.Lock()
         longest = FOREVER if settings.alone else MAX_SLEEP
         # Due times are read from the wall clock, durations from the monotonic clock, which is never set.
         self.wall_timers = Timers(self.clock.now, 1e-6, self._sleep, longest)
@@ -92,6 +93,12 @@ class RunServices:
     async def wait_for_store(self) -> None:
         """Pause before an unavailable store is tried again."""
         await self.clock.sleep(self.settings.store_retry)
+
+    async def next_slice(self) -> None:
+        """Let everything else on the event loop run before an expensive decision continues. One decision continues at
+        a time, in the order of arrival, however many runs have one."""
+        async with self._deferred:
+            await asyncio.sleep(0)
 
     def alert(self, alert: Alert) -> None:
         self.spawn(self._raise_alert(alert))

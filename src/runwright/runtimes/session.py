@@ -154,8 +154,11 @@ class RunSession:
             self._report_violations()
             while not await self._store_values(values):
                 self.needs_refold = False  # no other process applies signals meanwhile
-            if not drafts or await self._append(drafts, [], lambda _: None):
+            if drafts and not await self._append(drafts, [], lambda _: None):
+                continue
+            if not self.decider.is_deferred:
                 return
+            await self.services.next_slice()
 
     # Large values
 

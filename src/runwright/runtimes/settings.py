@@ -10,6 +10,7 @@ class EngineSettings:
         self,
         *,
         lease_ttl: float = DEFAULT_LEASE_TTL,
+        loop_timeout: float = 60.0,
         drain_timeout: float = 300.0,
         cancel_deadline: float = 60.0,
         stop_grace: float = 5.0,
@@ -20,6 +21,7 @@ class EngineSettings:
         workers: str = "none",
     ) -> None:
         self.lease_ttl = lease_ttl
+        self.loop_timeout = loop_timeout  # seconds after which a process whose event loop does not answer is given up
         self.drain_timeout = drain_timeout  # seconds that a pause waits for running steps
         self.cancel_deadline = cancel_deadline  # seconds that a cancel waits for steps that are not cancellable
         self.stop_grace = stop_grace  # seconds between asking a step to stop and stopping it by force

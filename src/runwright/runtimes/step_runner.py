@@ -25,6 +25,7 @@ from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.runtimes.executor.work import NOT_STARTED
 from runwright.storage.artifacts import ArtifactStore
 from runwright.storage.json_encoding import check_checkpoint, encode_result
+from runwright.storage.output.writer import LogWriter
 from runwright.tools.base import (
     INPUTS_ARE_LOGGED,
     STEP_RAISED,
@@ -37,7 +38,7 @@ from runwright.tools.base import (
 )
 from runwright.tools.secret_mask import Mask
 
-from .alerts import late_result
+from .alerts import late_result, output_dropped
 from .child_runs import ChildRunsOfStep
 from .commands import Execute
 from .facts import CheckpointRequested, Fact, InputRequested, StepEnded, WaitStarted
@@ -62,6 +63,7 @@ class RunningStep:
         "lane",
         "mask",
         "node",
+        "output",
         "path",
         "started",
         "timed_out",
@@ -78,6 +80,7 @@ class RunningStep:
         self.timed_out: ErrorInfo | None = None
         self.mask: Mask | None = None  # set if it received secrets
         self.artifacts: list[ArtifactRef] = []
+        self.output: LogWriter | None = None
 
 
 class RemoteStep(NamedTuple):
@@ -123,6 +126,7 @@ class StepRunner:
         self._dispatch = dispatch
         self._running: dict[str, RunningStep] = {}
         self._waiting: list[Execute] = []  # for values that must be fetched
+        self._deferred: list[Execute] = []  # to the next decision: this one has cost as much as it may
         self.missing: dict[str, dict[str, Any]] = {}  # those values
         self._secrets = SecretResolver(session.services, session.run)
         self._unreported = 0  # attempts that ended, and whose output is being stored
@@ -130,7 +134,8 @@ class StepRunner:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._running or self._waiting or self._secrets.pending or self._unreported)
+        waiting = self._waiting or self._deferred or self._secrets.pending
+        return not (self._running or waiting or self._unreported)
 
     @property
     def is_closed(self) -> bool:
@@ -158,6 +163,10 @@ class StepRunner:
         is_loop = address.node.step.foreach is not None and not address.indexes
         if command.path in self._running or is_loop:
             return  # a task starts with its first attempt; a loop itself has nothing to execute
+        if self._session.decider.is_deferred:
+            self._deferred.append(command)
+            self._wake()
+            return
         try:
             self._launch(command, address)
         except SecretsNeeded as needed:
@@ -169,6 +178,12 @@ class StepRunner:
             self._fail(command.path, command.attempt, error)
         except Exception as error:  # a tool may raise anything; that fails its step
             self._fail(command.path, command.attempt, StepError(STEP_RAISED, f"{type(error).__name__}: {error}"))
+
+    def launch_deferred(self) -> None:
+        """Launch what the last decision left; as much as this one may cost."""
+        deferred, self._deferred = self._deferred, []
+        for command in deferred:
+            self.launch(command)
 
     def _launch(self, command: Execute, address: NodeAddress) -> None:
         path, attempt, node = command.path, command.attempt, address.node
@@ -304,7 +319,7 @@ class StepRunner:
         session, decider, services = self._session, self._session.decider, self._services
         path, attempt, is_run = running.path, running.attempt, running.lane is Lane.RUN
         mask = running.mask
-        output = services.step_logs.writer(session.run.run_id, path, attempt, mask)
+        output = running.output = services.step_logs.writer(session.run.run_id, path, attempt, mask)
         store = services.artifacts
         artifacts = None if store is None else TenantArtifacts(store, session.run.tenant_id, running.artifacts)
         return StepContext(
@@ -381,7 +396,7 @@ class StepRunner:
         ended = StepEnded(running.path, running.attempt, duration_ms, result, error, artifacts)
         # The output is stored first: a follower of the run stops reading at the end of the step.
         self._unreported += 1
-        self._services.step_logs.when_stored(partial(self._report_end, ended))
+        self._services.step_logs.when_stored(partial(self._report_end, ended, running.output))
 
     async def _launch_again(self, command: Execute) -> None:
         """The lease had expired when the step was to start. If the run is still owned when it is valid, start it."""
@@ -391,8 +406,10 @@ class StepRunner:
             return  # the run belongs to the next lease, or to another process
         self.launch(command)
 
-    def _report_end(self, ended: StepEnded) -> None:
+    def _report_end(self, ended: StepEnded, output: LogWriter | None) -> None:
         self._unreported -= 1
+        if output is not None and output.dropped:
+            self._services.alert(output_dropped(self._session.run.run_id, ended.path, ended.attempt, output))
         self._report(ended)
 
     def _on_late_outcome(self, running: RunningStep, outcome: Outcome) -> None:
@@ -424,6 +441,7 @@ class StepRunner:
         """Stop everything that is executed."""
         self._is_stopping = True
         self._waiting.clear()
+        self._deferred.clear()
         self._secrets.cancel()
         settings = self._services.settings
         for running in list(self._running.values()):

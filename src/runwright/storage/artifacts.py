@@ -125,22 +125,12 @@ class ArtifactStore:
 
         Raises REFERENCE_NOT_AVAILABLE if it does not exist, belongs to another tenant, or is damaged.
         """
-        uri, expected = (ref, None) if isinstance(ref, str) else (ref.uri, ref.sha256)
-        key = parse_artifact_key(uri)
-        if key is not None and key.tenant != self._tenant and not self._sees_all_tenants:
-            raise _not_found(uri)  # the same error as for an artifact that never existed, to disclose nothing
-        if key is None or (expected is not None and expected != key.sha256):
-            raise _not_available(f"{uri!r} is not the address of an artifact")
+        uri, key = self._readable_key(ref)
         # A name of its own, because others may fetch to the same target.
         draft = target.with_name(f".{target.name}.{os.getpid()}.{next(_draft_numbers)}")
-        digest, size = hashlib.sha256(), 0
         try:
             with draft.open("wb") as file:
-                for block in self._backend.read(key):
-                    digest.update(block)
-                    size += file.write(block)
-            if digest.hexdigest() != key.sha256:
-                raise _not_available(f"The artifact {uri} is damaged: its content does not match its hash")
+                size = self._copy_verified(uri, key, file)
             draft.replace(target)
         except FileNotFoundError:
             raise _not_found(uri if target.parent.is_dir() else target.parent) from None
@@ -148,6 +138,44 @@ class ArtifactStore:
             raise _store_unavailable(error) from error
         finally:
             draft.unlink(missing_ok=True)
+        return size
+
+    def open(self, ref: ArtifactRef | str) -> IO[bytes]:
+        """Open an artifact to be read, as a copy that is removed when it is closed. Raises as `get` does, at once: not
+        a byte of a damaged artifact is read."""
+        uri, key = self._readable_key(ref)
+        file = self._scratch()
+        try:
+            self._copy_verified(uri, key, file)
+            file.seek(0)
+        except FileNotFoundError:
+            file.close()
+            raise _not_found(uri) from None
+        except OSError as error:
+            file.close()
+            raise _store_unavailable(error) from error
+        except RunwrightError:
+            file.close()
+            raise
+        return file
+
+    def _readable_key(self, ref: ArtifactRef | str) -> tuple[str, ArtifactKey]:
+        uri, expected = (ref, None) if isinstance(ref, str) else (ref.uri, ref.sha256)
+        key = parse_artifact_key(uri)
+        if key is not None and key.tenant != self._tenant and not self._sees_all_tenants:
+            raise _not_found(uri)  # the same error as for an artifact that never existed, to disclose nothing
+        if key is None or (expected is not None and expected != key.sha256):
+            raise _not_available(f"{uri!r} is not the address of an artifact")
+        return uri, key
+
+    def _copy_verified(self, uri: str, key: ArtifactKey, file: IO[bytes]) -> int:
+        """Copy an artifact into a file and return its size. Raises if its content does not match its hash."""
+        digest, size = hashlib.sha256(), 0
+        for block in self._backend.read(key):
+            digest.update(block)
+            size += file.write(block)
+        if digest.hexdigest() != key.sha256:
+            raise _not_available(f"The artifact {uri} is damaged: its content does not match its hash")
         return size
 
     def prune(self) -> list[ArtifactKey]:

@@ -31,6 +31,8 @@ FOLDER = Path(schemas.__file__).parent / "json_schemas"
 MAY_OMIT: dict[str, set[str]] = {
     "RunQueued": {
         "originRunId",
+        "originPlanVersion",
+        "carriedOver",
         "forkedFromSeq",
         "parentRunId",
         "parentStepId",

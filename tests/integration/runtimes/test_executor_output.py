@@ -153,7 +153,7 @@ async def test_command_with_many_short_lines_does_not_block_others(tmp_path: Pat
     logs = StepLogs(tmp_path)
     writer = logs.writer("r", "yes", 1)
     async with executor_harness() as harness:
-        flood = harness.shell("yes | head -c 20000000", write=writer.write)
+        flood = harness.shell("yes | head -c 16000000", write=writer.write)
         while not flood.is_over:
             assert (await harness.shell("echo ok").result())["stdout"] == "ok\n"
         await flood.result()

@@ -139,7 +139,7 @@ async def test_exception_of_any_type_fails_only_its_step(store: str, code: str, 
 async def test_step_that_prints_100_mb_does_not_block_other_runs(
     store: str, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    work: dict[str, Any] = {"shell": "head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 999"}
+    work: dict[str, Any] = {"shell": "head -c 100000000 /dev/zero | tr '\\0' 'x' | fold -w 999; echo; echo '{}'"}
     if kind != "shell":
         work = {"python": python_inputs("for n in range(100_000): print('x' * 999)")}
     if kind == "isolation":

@@ -98,14 +98,15 @@ async def test_step_does_not_start_while_the_lease_is_in_doubt(
 
 
 async def test_run_claimed_by_another_process_is_dropped(store: str, tmp_path: Path) -> None:
-    async with engine(store, lease_ttl=TTL) as operations:
+    """A process whose event loop does not answer gives up its runs: the lease is not renewed any more."""
+    async with engine(store, lease_ttl=TTL, loop_timeout=TTL / 2) as operations:
         run_id = await _started(operations, tmp_path / "notes", 2 * TTL)
 
         async def claim() -> None:
             async with rw.open_log(store) as other:
                 await other.leases.claim_run(run_id, await other.leases.acquire("other", 60))
 
-        time.sleep(1.5 * TTL)  # noqa: ASYNC251 - the lease expires
+        time.sleep(2.5 * TTL)  # noqa: ASYNC251 - the lease expires
         claimant = threading.Thread(target=lambda: asyncio.run(claim()))
         claimant.start()
         claimant.join()

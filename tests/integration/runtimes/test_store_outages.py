@@ -13,6 +13,7 @@ import pytest
 import runwright as rw
 from runwright.contract import payloads
 from runwright.control.operations import Operations
+from runwright.control.run_views import undriven_runs
 from runwright.core.decider import Decider
 from runwright.core.scheduling.context import Draft
 from runwright.log.builders import new_event
@@ -97,6 +98,8 @@ async def engine_with_faulty_log(
             yield logs[-1]
 
     monkeypatch.setattr("runwright.control.bootstrap.open_log", open_faulty_log)
+    # The lease is renewed through the faulty log, on the event loop.
+    monkeypatch.setattr("runwright.log.sqlite.store.SqliteStore.lease_renewer", lambda _: None)
     async with engine(store, **settings) as operations:
         yield operations, logs[-1]
 
@@ -530,7 +533,7 @@ async def test_waiters_get_the_error_of_a_failed_driver(
         )
         with pytest.raises(AssertionError, match="a fault of ours"):
             await operations.wait(run_id, 10)
-        assert len(await wait_for_alerts(operations, run_id, "ENGINE_FAILED")) == 1
+        assert len(await wait_for_alerts(operations, run_id, "DRIVER_FAILED")) == 1
         assert (await run_plan(operations, {"plan": "q", "steps": [{"id": "a", "noop": {}}]})).status == "COMPLETED"
         monkeypatch.setattr(Decider, "decide", real)
 
@@ -538,5 +541,8 @@ async def test_waiters_get_the_error_of_a_failed_driver(
             return (await operations.log.find_run(run_id)).owner is None
 
         await until(is_released, "the release of the run")
+        row = await operations.log.find_run(run_id)
+        undriven = await undriven_runs(operations.log, [row])
+        assert undriven[run_id]["substatus"] == "embedded/DRIVER_FAILED"
         await operations.resume(run_id)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"

@@ -31,9 +31,10 @@ from runwright.log.replay import erase_payload
 from runwright.log.row_mapping import alert_from_row, alert_row, lease_row, run_identity, run_row
 from runwright.log.side_tables import SideTables
 from runwright.log.sql_files import load_queries, with_conditions
-from runwright.log.store import Store, TailEvent
+from runwright.log.store import PAGE_BYTES, LeaseRenewer, Store, TailEvent, cut_page
 
 from .connection import CONNECTION_ERRORS, Connection, coded_errors, connect, prepare_store, server_name
+from .lease_renewer import PostgresLeaseRenewer
 from .writer import SHARDS, ServerClock, ShardWriter, shard_of
 
 logger = logging.getLogger("runwright.log")
@@ -201,11 +202,15 @@ class PostgresStore(Store):
         return [run_row(row) for row in await self._read_sql(sql, values)]
 
     async def read_events(self, run_key: int, after: int, limit: int | None) -> list[StoredEvent]:
-        return [StoredEvent(*row) for row in await self._fetch("read_run", run_key, after, limit)]
+        if limit is None or limit == 1:
+            rows = await self._fetch("read_run", run_key, after, limit)
+        else:
+            rows = await self._fetch("read_run_page", run_key, after, limit, PAGE_BYTES)
+        return [StoredEvent(*row) for row in rows]
 
     async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
         types = None if wanted.types is None else list(wanted.types)
-        rows = await self._fetch("select_run", run_key, after, limit, types, wanted.entity)
+        rows = await self._fetch("select_run", run_key, after, limit, types, wanted.entity, PAGE_BYTES)
         return [StoredEvent(*row) for row in rows]
 
     async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
@@ -218,7 +223,7 @@ class PostgresStore(Store):
         return [row[0] for row in await self._fetch("times_at", list(range(SHARDS)), positions)]
 
     async def read_tail(self, positions: list[int], limit: int, types: Sequence[str] | None = None) -> list[TailEvent]:
-        arguments = (list(range(SHARDS)), positions, limit)
+        arguments = (list(range(SHARDS)), positions, limit, PAGE_BYTES)
         if types is None:
             rows = await self._fetch("read_tail", *arguments)
         else:
@@ -234,7 +239,7 @@ class PostgresStore(Store):
         for _, shard, pos, row in ordered[:limit]:
             fields = tuple(row)
             found.append(TailEvent(run_identity(fields[18:]), StoredEvent(*fields[:16]), shard, pos))
-        return found
+        return list(cut_page(found, lambda tail_event: tail_event.event.raw_payload))
 
     async def find_misplaced_events(self, run_key: int) -> list[int]:
         return [row["run_seq"] for row in await self._fetch("misplaced_events", run_key)]
@@ -282,6 +287,9 @@ class PostgresStore(Store):
         if not rows:
             raise lease_lost()
         return msgspec.structs.replace(lease, expires_at=rows[0]["expires_at"])
+
+    def lease_renewer(self) -> LeaseRenewer:
+        return PostgresLeaseRenewer(self._url, self._sql["extend_lease"])
 
     async def release_lease(self, lease: Lease) -> None:
         await self._fetch("end_lease", lease.owner, lease.epoch)

@@ -191,3 +191,21 @@ def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
             f"{path} is on a network file system ({file_system}), where SQLite cannot guarantee durability. "
             "Use a local disk, or Postgres.",
         )
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if it does not exist."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def store_replaced(path: Path) -> RunwrightError:
+    return RunwrightError(
+        ErrorCode.STORE_REPLACED,
+        f"{path} was replaced or deleted while it was open. Restart this process to use the file that is there now.",
+        outcome="withdrawn",
+        retryable=True,
+    )

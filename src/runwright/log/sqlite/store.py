@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,14 +36,16 @@ from runwright.log.replay import FoldRow, erase_payload, fold_rows
 from runwright.log.row_mapping import alert_from_row, lease_row, run_identity, run_row, store_corrupt
 from runwright.log.side_tables import SideTables
 from runwright.log.sql_files import load_queries, with_conditions
-from runwright.log.store import Store, TailEvent
+from runwright.log.store import LeaseRenewer, Store, TailEvent, cut_page
 from runwright.log.validation import is_valid_name
 
-from .connection import Cursor, coded_errors, connect, prepare_store, read_one
+from .connection import Cursor, coded_errors, connect, prepare_store, read_one, store_replaced
 from .readers import SqliteReaders
 from .writer import SqliteWriter, WriterCall
 
 T = TypeVar("T")
+
+_PAYLOAD = 13  # its column in the queries that read events
 
 
 class SqliteStore(Store):
@@ -92,7 +96,13 @@ class SqliteStore(Store):
     async def _read(self, action: Callable[[Cursor], T]) -> T:
         if self._readers is None:
             raise store_closed()
+        if self.is_replaced:
+            raise store_replaced(self.path)
         return await self._readers.read(action)
+
+    @property
+    def is_replaced(self) -> bool:
+        return self._writer is not None and self._writer.is_replaced
 
     async def changed_elsewhere(self) -> bool:
         return await self._read(self._check_data_version)
@@ -136,7 +146,8 @@ class SqliteStore(Store):
 
         def read(cursor: Cursor) -> list[StoredEvent]:
             try:
-                return [StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], bindings)]
+                events = (StoredEvent(*row) for row in cursor.execute(self._sql["read_run"], bindings))
+                return list(events) if limit is None else list(cut_page(events, lambda event: event.raw_payload))
             except UnicodeDecodeError:
                 rows = cursor.execute(self._sql["read_run_damaged"], bindings).fetchall()
                 return [_damaged_event(row) for row in rows]
@@ -155,7 +166,12 @@ class SqliteStore(Store):
     async def select_events(self, run_key: int, after: int, limit: int, wanted: EventFilter) -> list[StoredEvent]:
         bindings = (run_key, after, limit, _json_list(wanted.types), wanted.entity)
         sql = self._sql["select_run"]
-        return await self._read(lambda cursor: [StoredEvent(*row) for row in cursor.execute(sql, bindings)])
+
+        def read(cursor: Cursor) -> list[StoredEvent]:
+            events = (StoredEvent(*row) for row in cursor.execute(sql, bindings))
+            return list(cut_page(events, lambda event: event.raw_payload))
+
+        return await self._read(read)
 
     async def find_seq_by_id(self, run_key: int, event_id: str) -> int | None:
         own = uuid4_bytes(event_id)
@@ -173,7 +189,7 @@ class SqliteStore(Store):
         bindings = (positions[0], limit) if types is None else (positions[0], _json_list(types), limit)
 
         def read(cursor: Cursor) -> list[TailEvent]:
-            rows: list[Any] = cursor.execute(self._sql[name], bindings).fetchall()
+            rows = list(cut_page(cursor.execute(self._sql[name], bindings), lambda row: row[_PAYLOAD]))
             return [
                 TailEvent(self._identity(cursor, run_key), StoredEvent(*fields), 0, pos)
                 for *fields, pos, run_key in rows
@@ -241,15 +257,12 @@ class SqliteStore(Store):
         return await self._write(acquire)
 
     async def renew_lease(self, lease: Lease) -> Lease:
-        def renew(writer: SqliteWriter) -> Lease:
-            row = writer.find_lease(lease.owner)
-            if row is None or row.epoch != lease.epoch or row.expires_at == RELEASED:
-                raise lease_lost()
-            expires_at = writer.clock.now() + int(lease.ttl * 1e6)
-            writer.execute("extend_lease", (expires_at, lease.owner, lease.epoch))
-            return msgspec.structs.replace(lease, expires_at=expires_at)
+        return await self._write(partial(_renew_lease, lease))
 
-        return await self._write(renew)
+    def lease_renewer(self) -> LeaseRenewer:
+        if self._writer is None:
+            raise store_closed()
+        return _SqliteLeaseRenewer(self._writer)
 
     async def release_lease(self, lease: Lease) -> None:
         await self._write(lambda writer: writer.execute("extend_lease", (RELEASED, lease.owner, lease.epoch)))
@@ -362,6 +375,34 @@ def _write_summary(writer: SqliteWriter, row: RunRow, summary: RunSummary) -> bo
     saved = writer.execute("save_summary", (encode_summary(summary), *promoted, row.run_key, row.last_seq)).fetchall()
     writer.evict(row.identity.run_id)
     return bool(saved)
+
+
+class _SqliteLeaseRenewer:
+    """Renews leases on the writer's thread, whose connection does not depend on the event loop."""
+
+    def __init__(self, writer: SqliteWriter) -> None:
+        self._writer = writer
+
+    def renew(self, lease: Lease) -> Lease:
+        future: concurrent.futures.Future[Lease] = concurrent.futures.Future()
+        self._writer.submit(WriterCall(partial(_renew_lease, lease), future))
+        try:
+            return future.result(lease.ttl)
+        except TimeoutError:
+            future.cancel()
+            message = "The write lock of the store was not available within the lease."
+            raise RunwrightError(ErrorCode.STORE_UNAVAILABLE, message) from None
+
+    def close(self) -> None: ...
+
+
+def _renew_lease(lease: Lease, writer: SqliteWriter) -> Lease:
+    row = writer.find_lease(lease.owner)
+    if row is None or row.epoch != lease.epoch or row.expires_at == RELEASED:
+        raise lease_lost()
+    expires_at = writer.clock.now() + int(lease.ttl * 1e6)
+    writer.execute("extend_lease", (expires_at, lease.owner, lease.epoch))
+    return msgspec.structs.replace(lease, expires_at=expires_at)
 
 
 def _check_lease(writer: SqliteWriter, lease: Lease) -> None:

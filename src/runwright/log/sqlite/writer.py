@@ -8,6 +8,7 @@ cached aggregates are compared with their rows again.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import random
 import threading
@@ -34,7 +35,7 @@ from runwright.log.sql_files import load_queries
 from runwright.log.system_clock import SystemClock
 from runwright.log.wakeup import LoopWaker
 
-from .connection import Cursor, connect, cursor_of, translate
+from .connection import Cursor, connect, cursor_of, file_identity, store_replaced, translate
 
 logger = logging.getLogger("runwright.log")
 
@@ -53,14 +54,16 @@ class WriterCall(Generic[T]):
 
     __slots__ = ("action", "error", "future", "result")
 
-    def __init__(self, action: Callable[[SqliteWriter], T], future: asyncio.Future[T]) -> None:
+    def __init__(
+        self, action: Callable[[SqliteWriter], T], future: asyncio.Future[T] | concurrent.futures.Future[T]
+    ) -> None:
         self.action = action
         self.future = future
         self.result: T | None = None
         self.error: BaseException | None = None
 
     def resolve(self) -> None:
-        """Set the future. Runs on the caller's loop."""
+        """Set the future. Runs on the caller's loop, or on the writer's thread if the caller is another thread."""
         if self.future.done():
             return
         if self.error is not None:
@@ -103,6 +106,8 @@ class SqliteWriter:
         self._connection = connect(path, writer=True)
         self._connection.wal_autocheckpoint(0)  # see _checkpoint_if_due
         self._cursor = cursor_of(self._connection)
+        self._file = file_identity(path)
+        self.is_replaced = False
         self._thread = threading.Thread(target=self._run, name=f"runwright-writer {path.name}", daemon=True)
         self._thread.start()
 
@@ -138,7 +143,7 @@ class SqliteWriter:
         while job is not None:
             if isinstance(job, WriterCall):
                 job.error = error
-                self._on_loop(job.resolve)
+                self._resolve_call(job)
             else:
                 self._fail([job], error)
             job = self._queue.get()
@@ -184,6 +189,7 @@ class SqliteWriter:
 
     def _begin(self) -> None:
         """Acquire the write lock, retrying after a short random delay while another process holds it."""
+        self._check_file()
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
@@ -198,6 +204,12 @@ class SqliteWriter:
             self._generation += 1
             self._verified.clear()
             self._last_run_key = next(self._cursor.execute(self._sql["last_run_key"]))[0]
+
+    def _check_file(self) -> None:
+        """Raise STORE_REPLACED if the file was moved or deleted: what is written into it would be lost."""
+        self.is_replaced = file_identity(self._path) != self._file
+        if self.is_replaced:
+            raise store_replaced(self._path)
 
     def _commit_batch(self, requests: list[AppendRequest]) -> None:
         batch = AppendBatch([append for request in requests for append in request.appends], self._counters)
@@ -352,7 +364,13 @@ class SqliteWriter:
         except Exception as error:
             self._roll_back()
             call.error = store_corrupt(str(self._path)) if isinstance(error, CORRUPTION_ERRORS) else error
-        self._on_loop(call.resolve)
+        self._resolve_call(call)
+
+    def _resolve_call(self, call: WriterCall[Any]) -> None:
+        if isinstance(call.future, asyncio.Future):
+            self._on_loop(call.resolve)
+        else:
+            call.resolve()
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

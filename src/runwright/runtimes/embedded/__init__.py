@@ -3,7 +3,7 @@
 engine.py         Engine: owns the drivers of all runs, the lease and the background loops
 run_driver.py     RunDriver: the loop around the session of one run
 capacity.py       free slots of the executor, shared by the runs
-lease_keeper.py   acquires and renews the lease of the process
+lease_keeper.py   acquires and renews the lease of the process; lease_thread.py renews it from a thread
 supervisor.py     polls for signals of other processes and for abandoned runs
 task_queue.py     the table of steps that are offered to workers, with their leases
 dispatcher.py     offers steps to workers and follows their leases; lost workers

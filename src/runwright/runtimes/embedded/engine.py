@@ -21,7 +21,7 @@ from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.append.authority import Fence
 from runwright.log.model import Lease
 from runwright.log.run_log import RunLog
-from runwright.runtimes.alerts import engine_failed
+from runwright.runtimes.alerts import driver_failed
 from runwright.runtimes.background import cancel_all, log_failure
 from runwright.runtimes.commands import commands_of
 from runwright.runtimes.recovery import begin_engine_attempt, restore_decider
@@ -57,6 +57,7 @@ class Engine:
             services.clock,
             owner,
             ttl,
+            settings.loop_timeout,
             on_regained=self._on_lease_regained,
             on_lost=self._on_lease_lost,
         )
@@ -99,6 +100,7 @@ class Engine:
         await self.supervisor.open()
         loops = [services.wall_timers.run(), services.monotonic_timers.run()]
         if not settings.alone:
+            self.keeper.start_thread()
             loops += [self.keeper.renew_loop(), self.supervisor.watch_signals(), self.supervisor.claim_watched()]
         if settings.recover:
             loops += [
@@ -127,6 +129,7 @@ class Engine:
         for driver in self._drivers.values():
             driver.runner.abandon()
         await self.services.background.wait()
+        await self.keeper.stop_thread()
         try:
             await self.keeper.release()  # this releases the runs as well: their owner is not alive
         except RunwrightError as error:
@@ -300,7 +303,7 @@ class Engine:
         """A bug of the engine. The run stays as its log has it; an operator has to look at it."""
         run_id = driver.run.run_id
         logger.error("The driver of run %s failed", run_id, exc_info=error, extra=driver.log_extra)
-        self.services.alert(engine_failed(driver.run, error, driver.session.seq))
+        self.services.alert(driver_failed(driver.run, error, driver.session.seq))
         driver.release()
         for future in self._waiters.pop(run_id, []):
             if not future.done():

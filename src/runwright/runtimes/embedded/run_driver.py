@@ -181,6 +181,10 @@ class RunDriver:
             self._has_work = True
         else:
             decider.values.cache.trim()
+            self.runner.launch_deferred()
+        if decider.is_deferred:
+            self._has_work = True
+            await self._services.next_slice()
         self._capacity.wait(self, capacity.short)
         if self.session.graph.has_queues and not self.runner.is_closed:
             self.offers.sync()

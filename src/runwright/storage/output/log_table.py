@@ -56,12 +56,12 @@ class _TableSink:
         self._bytes = 0
 
     def write(self, block: bytes, since: str) -> None:
-        before, self._bytes = self._bytes, self._bytes + len(block)
-        if self._bytes <= CAP_BYTES:
+        if self._bytes + len(block) <= CAP_BYTES:
             self._table.queue(_OutputRow(*self._key, block))
-        elif before <= CAP_BYTES:
+        elif self._bytes <= CAP_BYTES:
             note = f"{since}\tnote\t... the rest of the output was dropped ...\n"
             self._table.queue(_OutputRow(*self._key, note.encode()))
+        self._bytes += len(block)
 
     def skip(self, count: int) -> None:
         self._bytes += count
@@ -74,7 +74,6 @@ class StepLogTable:
         self._lock = threading.Lock()
         self._queue: deque[_OutputRow] = deque()
         self._queued_bytes = 0
-        self._dropped_bytes = 0
         self._waiting: list[LogWriter] = []
         self._flusher: asyncio.Task[None] | None = None
         self._flush_lock = asyncio.Lock()
@@ -95,8 +94,7 @@ class StepLogTable:
     def queue(self, row: _OutputRow) -> None:
         with self._lock:
             if self._queued_bytes + len(row.block) > MAX_QUEUED_BYTES:
-                self._dropped_bytes += len(row.block)  # the store is unavailable, and steps do not wait for it
-                return
+                raise OSError("the store is too slow")  # or unavailable; steps do not wait for it
             self._queue.append(row)
             self._queued_bytes += len(row.block)
         self._wake()
@@ -131,9 +129,6 @@ class StepLogTable:
             with self._lock:
                 self._waiting += held_back
                 rows, self._queue, self._queued_bytes = list(self._queue), deque(), 0
-                dropped, self._dropped_bytes = self._dropped_bytes, 0
-            if dropped:
-                logger.warning("Dropped %s bytes of step output: the store is too slow", f"{dropped:,}")
             if rows:
                 await self._write(rows)
 

@@ -74,7 +74,7 @@ class LogWriter:
 
     __slots__ = (
         "_attempt", "_backend", "_busy", "_closed", "_entity", "_forked", "_lines", "_lock", "_mask", "_process",
-        "_retry_at", "_run_id", "_sink", "_waiting", "dropped",
+        "_retry_at", "_run_id", "_sink", "_waiting", "dropped", "failure",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,8 @@ class LogWriter:
     ) -> None:
         self.dropped = 0
         """Bytes that could not be stored."""
+        self.failure: str | None = None
+        """Why they could not be stored."""
         self._backend = backend
         self._mask = mask  # hides secrets; only whole lines are written then, because a secret may span two writes
         self._run_id, self._entity, self._attempt = run_id, entity, attempt
@@ -157,6 +159,7 @@ class LogWriter:
         self.dropped += len(block)
         self._sink.skip(len(block))
         if failure is not None:
+            self.failure = failure.strerror or str(failure)
             self._backend.on_write_error(failure)
 
 

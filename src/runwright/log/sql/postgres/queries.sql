@@ -159,15 +159,37 @@ SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
 FROM event WHERE run_key = $1 AND run_seq > $2 ORDER BY run_seq LIMIT $3;
 
+-- name: read_run_page
+-- Up to $3 events; the page ends with the event whose payload reaches the size $4.
+SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
+       emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
+FROM event
+WHERE run_key = $1 AND run_seq > $2
+  AND run_seq <= (SELECT max(run_seq)
+                  FROM (SELECT run_seq, coalesce(sum(octet_length(payload)) OVER before, 0) AS size
+                        FROM event WHERE run_key = $1 AND run_seq > $2
+                        WINDOW before AS (ORDER BY run_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                        ORDER BY run_seq LIMIT $3) AS sized
+                  WHERE size < $4)
+ORDER BY run_seq;
+
 -- name: read_tail
--- Up to $3 events of each shard, in order within the shard.
+-- Up to $3 events of each shard, in order within the shard; each part ends with the event that reaches the size $4.
 SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engine_attempt_id, e.logical_attempt_id,
        e.idempotency_key, e.emitted_at, e.persisted_at, e.emitted_by, e.foreign_event_id, e.traceparent, e.payload,
        e.payload_digest, e.hash, e.shard, e.pos,
        run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version
 FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
-CROSS JOIN LATERAL (SELECT * FROM event WHERE event.shard = seen.shard AND event.pos > seen.pos
-                    ORDER BY event.pos LIMIT $3) AS e
+CROSS JOIN LATERAL (
+    SELECT * FROM event
+    WHERE event.shard = seen.shard AND event.pos > seen.pos
+      AND event.pos <= (SELECT max(pos)
+                        FROM (SELECT pos, coalesce(sum(octet_length(payload)) OVER before, 0) AS size
+                              FROM event AS next WHERE next.shard = seen.shard AND next.pos > seen.pos
+                              WINDOW before AS (ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                              ORDER BY pos LIMIT $3) AS sized
+                        WHERE size < $4)
+    ORDER BY event.pos) AS e
 LEFT JOIN run ON run.run_key = e.run_key
 ORDER BY e.shard, e.pos;
 
@@ -310,14 +332,23 @@ SELECT run_seq FROM event WHERE run_key = $1 AND event_id = $2 AND run_seq > 204
 UNION ALL SELECT run_seq FROM event WHERE run_key = $1 AND run_seq <= 2048 AND event_id = $2;
 
 -- name: select_run
--- Events of these types, about this entity or its descendants; either may be null.
+-- Events of these types, about this entity or its descendants; either may be null. The page ends with the event whose
+-- payload reaches the size $6.
 SELECT run_seq, event_id, event_type, schema_version, step_id, engine_attempt_id, logical_attempt_id, idempotency_key,
        emitted_at, persisted_at, emitted_by, foreign_event_id, traceparent, payload, payload_digest, hash
-FROM event WHERE run_key = $1 AND run_seq > $2
-  AND ($4::text[] IS NULL OR event_type = ANY($4))
-  AND ($5::text IS NULL OR step_id = $5
-       OR (starts_with(step_id, $5) AND substr(step_id, length($5) + 1, 1) IN ('@', '~', '[', '/')))
-ORDER BY run_seq LIMIT $3;
+FROM event
+WHERE run_key = $1 AND run_seq IN (
+    SELECT run_seq
+    FROM (SELECT run_seq, coalesce(sum(octet_length(payload)) OVER before, 0) AS size
+          FROM event
+          WHERE run_key = $1 AND run_seq > $2
+            AND ($4::text[] IS NULL OR event_type = ANY($4))
+            AND ($5::text IS NULL OR step_id = $5
+                 OR (starts_with(step_id, $5) AND substr(step_id, length($5) + 1, 1) IN ('@', '~', '[', '/')))
+          WINDOW before AS (ORDER BY run_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+          ORDER BY run_seq LIMIT $3) AS sized
+    WHERE size < $6)
+ORDER BY run_seq;
 
 -- name: select_tail
 SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engine_attempt_id, e.logical_attempt_id,
@@ -325,8 +356,17 @@ SELECT e.run_seq, e.event_id, e.event_type, e.schema_version, e.step_id, e.engin
        e.payload_digest, e.hash, e.shard, e.pos,
        run.run_id, run.tenant_id, run.project_id, run.environment_id, run.plan_id, run.plan_version
 FROM unnest($1::smallint[], $2::bigint[]) AS seen (shard, pos)
-CROSS JOIN LATERAL (SELECT * FROM event WHERE event.shard = seen.shard AND event.pos > seen.pos
-                    AND event.event_type = ANY($4) ORDER BY event.pos LIMIT $3) AS e
+CROSS JOIN LATERAL (
+    SELECT * FROM event
+    WHERE event.shard = seen.shard AND event.pos > seen.pos AND event.event_type = ANY($5)
+      AND event.pos <= (SELECT max(pos)
+                        FROM (SELECT pos, coalesce(sum(octet_length(payload)) OVER before, 0) AS size
+                              FROM event AS next
+                              WHERE next.shard = seen.shard AND next.pos > seen.pos AND next.event_type = ANY($5)
+                              WINDOW before AS (ORDER BY pos ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                              ORDER BY pos LIMIT $3) AS sized
+                        WHERE size < $4)
+    ORDER BY event.pos) AS e
 LEFT JOIN run ON run.run_key = e.run_key
 ORDER BY e.shard, e.pos;
 
