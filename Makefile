@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Cached byte code halves the start of the many processes that tests run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test test-faults test-dbt quick soak bench lint schemas clean
+.PHONY: demo serve test test-faults test-fuzz test-dbt quick soak bench lint schemas clean
 
 # An example plan, run with live progress.
 demo: $(VENV)/runtime
@@ -22,13 +22,17 @@ demo: $(VENV)/runtime
 serve: $(VENV)/server
 	@$(BIN)/runwright serve
 
-# Every test on every store, except those of the two suites below.
+# Every test on every store, except those of the three suites below.
 test: $(VENV)/dev
-	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q -m "not dbt" --ignore tests/system/faults
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q -m "not dbt" --ignore tests/simulation --ignore tests/system/faults --ignore tests/system/fuzz
 
-# Killed processes, lost databases, full disks, edited logs.
+# Killed processes, lost databases, full disks, edited logs; and faults at every point of simulated runs.
 test-faults: $(VENV)/dev
-	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q tests/system/faults
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 3 --dist worksteal -q tests/simulation tests/system/faults
+
+# Generated requests against a live server.
+test-fuzz: $(VENV)/dev
+	RUNWRIGHT_PROFILE=full $(BIN)/python -m pytest -n 2 --dist worksteal -q tests/system/fuzz
 
 # Steps that run dbt itself: each of its processes needs seconds to start.
 test-dbt: $(VENV)/dev

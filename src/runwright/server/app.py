@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any, cast
 
 from litestar import Litestar, Request, Response, asgi, get
-from litestar.config.compression import CompressionConfig
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.handlers import HTTPRouteHandler
@@ -128,7 +127,6 @@ def build_app(service: Service, *more: ControllerRouterHandler) -> RequestMiddle
             Exception: _on_unexpected_error,
         },
         before_request=_reject_unknown_queries,
-        compression_config=CompressionConfig(backend="gzip", gzip_compress_level=5, minimum_size=1024),
         openapi_config=openapi_config(),
         request_max_body_size=None,
         logging_config=None,

@@ -3,7 +3,7 @@
 An event is read and encoded once for all subscribers. A subscriber that falls behind is marked as lagging and receives
 nothing more: it catches up from the log at its own pace and subscribes again. So no subscriber loses an event or gets
 one twice, and a slow reader does not slow down the others. A reader that does not read at all is disconnected by
-`EventStream` in `routes/streams.py` after `stalled_reader_seconds`.
+`StreamWriter` after `stalled_reader_seconds`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ logger = logging.getLogger("runwright.server")
 
 MAX_QUEUED_EVENTS = 1000
 """Events that may be queued for a subscriber before it counts as lagging."""
+MAX_QUEUED_BYTES = 4 * 1024 * 1024
+"""Size of the queued events above which a subscriber counts as lagging with the next one."""
 RETRY_SECONDS = 1.0
 
 _encoder = msgspec.json.Encoder()
@@ -61,6 +63,7 @@ class Subscriber:
         self._run_id = run_id
         self._tenant_id = tenant_id
         self._queue: deque[BroadcastEvent] = deque()
+        self._queued_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self.is_lagging = False
 
@@ -70,11 +73,12 @@ class Subscriber:
         return self._tenant_id is None or record.tenant_id == self._tenant_id
 
     def put(self, event: BroadcastEvent) -> None:
-        if len(self._queue) >= MAX_QUEUED_EVENTS:
+        if len(self._queue) >= MAX_QUEUED_EVENTS or self._queued_bytes >= MAX_QUEUED_BYTES:
             self.is_lagging = True
-            self._queue.clear()
+            self.drain()
         if not self.is_lagging:
             self._queue.append(event)
+            self._queued_bytes += len(event.body)
         self.wake()
 
     def wake(self) -> None:
@@ -88,6 +92,7 @@ class Subscriber:
     def drain(self) -> list[BroadcastEvent]:
         events = list(self._queue)
         self._queue.clear()
+        self._queued_bytes = 0
         return events
 
     async def wait(self, seconds: float) -> None:

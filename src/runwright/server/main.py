@@ -1,8 +1,4 @@
-"""`runwright serve`: start and stop a server process.
-
-The HTTP protocol limits the head of a request in time and size, before any of it reaches the application: slow or
-oversized heads must not hold memory or connections.
-"""
+"""`runwright serve`: start and stop a server process."""
 
 from __future__ import annotations
 
@@ -17,15 +13,15 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-import msgspec
 import uvicorn
 from litestar.types import ControllerRouterHandler
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from runwright.config.local_token import create_local_token, delete_local_token
 from runwright.contract.errors import ErrorCode, RunwrightError
 
 from .app import build_app
-from .problems import MEDIA_TYPE, problem_from_error
+from .http_protocol import protocol_class
+from .local_peer import can_find_uid
 from .service import Service, open_service
 from .settings import ServerSettings
 
@@ -36,78 +32,6 @@ logger = logging.getLogger("runwright.server")
 SWITCH_INTERVAL_SECONDS = 0.001
 SHUTDOWN_SECONDS = 5
 """Time that running requests have to finish once the server stops."""
-MAX_HEAD_BYTES = 32 * 1024
-
-
-class GuardedProtocol(HttpToolsProtocol):
-    """HTTP protocol that rejects request heads that are too slow or too large."""
-
-    header_seconds = 10.0
-    _head_bytes = 0
-    _timer: asyncio.TimerHandle | None = None  # Running while a head is expected.
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_head_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._timer is not None:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._timer is not None and self._head_bytes > MAX_HEAD_BYTES:
-            self._reject("431 Request Header Fields Too Large", "Request head too large.")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._timer is None:
-            self._start_head_timer()
-
-    def on_headers_complete(self) -> None:
-        self._stop_head_timer()
-        header_bytes = sum(len(name) + len(value) for name, value in self.headers)
-        if header_bytes > MAX_HEAD_BYTES or len(self.url) > MAX_HEAD_BYTES:
-            self._reject("431 Request Header Fields Too Large", "Request head too large.")
-            return
-        super().on_headers_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        if not self.transport.is_closing():
-            self._reject("400 Bad Request", msg)
-
-    def _start_head_timer(self) -> None:
-        self._head_bytes = 0
-        self._timer = self.loop.call_later(self.header_seconds, self._on_head_timeout)
-
-    def _stop_head_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_head_timeout(self) -> None:
-        self._timer = None
-        if not self._head_bytes:
-            self.transport.close()  # An idle connection: there is no request to respond to.
-        else:
-            self._reject("408 Request Timeout", "Timed out reading the request head.")
-
-    def _reject(self, status_line: str, message: str) -> None:
-        self._stop_head_timer()
-        status = int(status_line.split()[0])
-        problem: Any = problem_from_error(RunwrightError(ErrorCode.INVALID_ARGUMENT, message), "")
-        body = msgspec.json.encode(msgspec.structs.replace(problem, status=status, title=status_line.partition(" ")[2]))
-        headers = (f"content-type: {MEDIA_TYPE}", f"content-length: {len(body)}", "connection: close")
-        head = "\r\n".join([f"HTTP/1.1 {status_line}", *headers, "", ""])
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def _protocol_class(header_seconds: float) -> type[asyncio.Protocol]:
-    """Return the protocol class with a head timeout: uvicorn creates the instances itself."""
-    return type("Guarded", (GuardedProtocol,), {"header_seconds": header_seconds})
 
 
 class _Server(uvicorn.Server):
@@ -137,9 +61,14 @@ async def open_server(
             server = _Server(_config(service, settings, more))
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await server.is_listening.wait()
+            port: int = listener.getsockname()[1]
+            if settings.is_local and not can_find_uid():
+                service.local_token = create_local_token(port)
             try:
                 yield service, _url(listener)
             finally:
+                if service.local_token is not None:
+                    delete_local_token(port)
                 service.is_closing = True
                 service.broadcaster.close()
                 server.should_exit = True
@@ -182,14 +111,13 @@ async def serve(store: str | None, settings: ServerSettings, ready: Callable[[Se
 def _config(service: Service, settings: ServerSettings, more: Sequence[ControllerRouterHandler]) -> uvicorn.Config:
     return uvicorn.Config(
         build_app(service, *more),
-        http=_protocol_class(settings.header_seconds),
+        http=protocol_class(settings.header_seconds, settings.connections),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=settings.connections,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 

@@ -18,6 +18,8 @@ from runwright.auth.roles import Actor
 from runwright.auth.tokens import actor_from_token
 from runwright.contract.errors import ErrorCode, RunwrightError
 
+from .compression import ResponseCompressor, accepts_gzip
+from .local_peer import PEER_UID_KEY, is_own_user
 from .problems import problem_from_error, send_problem
 from .request_context import SCOPE_KEY, RequestContext
 from .service import Service
@@ -90,12 +92,15 @@ class _GuardedRequest:
         self._started_at = service.log.clock.monotonic()
         self._status = 0
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        if accepts_gzip(self._headers):
+            self._send = ResponseCompressor(send).send
         provided_id = self._headers.get(b"x-request-id", b"")
         self.request_id = provided_id.decode() if _REQUEST_ID.fullmatch(provided_id) else _request_ids.next()
         self._max_body_bytes = _max_body_bytes(scope["path"])
         self._received_bytes = 0
         self._is_body_complete = False
         self._utf8 = getincrementaldecoder("utf-8")() if self._is_checked_json() else None
+        self._counted_caller: str | None = None  # whose concurrent requests include this one
         self._body_deadline = self._started_at + service.settings.body_seconds
 
     async def admit(self) -> None:
@@ -112,8 +117,15 @@ class _GuardedRequest:
         self._check_body()
         actor = await self._authenticate()
         if not UNLIMITED_SCOPES & set(actor.scopes):
-            service.rate_limiter.acquire(actor.token_id or actor.source_ip or "")
-        scope[SCOPE_KEY] = RequestContext(service, actor, self.request_id)
+            caller = actor.token_id or actor.source_ip or ""
+            service.rate_limiter.acquire(caller)
+            service.concurrency_limiter.acquire(caller)
+            self._counted_caller = caller
+        scope[SCOPE_KEY] = RequestContext(service, actor, self.request_id, self._wait_for_disconnect)
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     def _check_path(self) -> None:
         scope = self.scope
@@ -158,6 +170,7 @@ class _GuardedRequest:
         if not credentials:
             if await service.is_open_to_local_user():
                 self._check_is_local()
+                self._check_user()
                 return service.local_user(source_ip, user_agent)
             message = "Authentication required: send Authorization: Bearer TOKEN."
             raise self._audit_failure(unknown, RunwrightError(ErrorCode.AUTHN_REQUIRED, message))
@@ -166,6 +179,9 @@ class _GuardedRequest:
             if scheme.lower() != "bearer":
                 message = "Unsupported authentication scheme; send Authorization: Bearer TOKEN."
                 raise RunwrightError(ErrorCode.AUTHN_FAILED, message)
+            if await self._is_local_token(token.strip()):
+                self._check_is_local()
+                return service.local_user(source_ip, user_agent)
             verified = await service.tokens.verify(token.strip())
             creators = await service.tokens.creators(verified.token_id)
             return actor_from_token(verified, creators, source_ip, user_agent)
@@ -196,6 +212,24 @@ class _GuardedRequest:
                 "Without tokens this server accepts only local requests. Create a token: "
                 "runwright token create NAME --role Admin",
             )
+
+    def _check_user(self) -> None:
+        """Reject other users of this machine: without tokens, the server is open to its own user only."""
+        if self._service.local_token is not None:
+            message = "Without tokens this server accepts only its own user: run the command as that user."
+        elif is_own_user(self.scope[PEER_UID_KEY]()):
+            return
+        else:
+            message = (
+                "Without tokens this server accepts only its own user, who can create a token: runwright token create"
+            )
+        raise RunwrightError(ErrorCode.AUTHN_REQUIRED, message)
+
+    async def _is_local_token(self, token: str) -> bool:
+        expected = self._service.local_token
+        if expected is None or not secrets.compare_digest(token.encode(), expected.encode()):
+            return False
+        return await self._service.is_open_to_local_user()
 
     async def receive(self) -> Any:
         if self._status or self._is_body_complete:
@@ -260,6 +294,8 @@ class _GuardedRequest:
         await send_problem(self.send, problem, more)
 
     def finish(self) -> None:
+        if self._counted_caller is not None:
+            self._service.concurrency_limiter.release(self._counted_caller)
         scope = self.scope
         seconds = self._service.log.clock.monotonic() - self._started_at
         route = scope.get("path_template") or "other"  # Never a path from a caller: it would become a metric label.

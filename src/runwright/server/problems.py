@@ -37,6 +37,7 @@ _STATUS: dict[int, tuple[ErrorCode, ...]] = {
         ErrorCode.PLAN_REF_MISMATCH,
         ErrorCode.RUN_TERMINAL,
         ErrorCode.RUN_NOT_TERMINAL,
+        ErrorCode.EVENT_NOT_EXPECTED,
         ErrorCode.STEP_TERMINAL,
         ErrorCode.STEP_NOT_TERMINAL,
         ErrorCode.SIGNAL_DUPLICATE,
@@ -55,14 +56,16 @@ _STATUS: dict[int, tuple[ErrorCode, ...]] = {
         ErrorCode.INVALID_PLAN_SCHEMA,
         ErrorCode.INVALID_STEP_SCHEMA,
         ErrorCode.EXPRESSION_ERROR,
+        ErrorCode.UNQUOTED_EXPRESSION,
         ErrorCode.PLAN_NEEDS_VALUE,
+        ErrorCode.OPEN_DURING_IMPORT,
         ErrorCode.SECRET_NOT_AVAILABLE,
         ErrorCode.CAPABILITY_NOT_SUPPORTED,
         ErrorCode.SCHEMA_VERSION_UNKNOWN,
     ),
     429: (ErrorCode.RATE_LIMITED, ErrorCode.SIGNAL_RATE_LIMITED),
     500: (ErrorCode.INTERNAL_ERROR, ErrorCode.STORE_CORRUPT),
-    503: (ErrorCode.SERVER_CLOSING, *sorted(STORE_CODES - {ErrorCode.STORE_CORRUPT})),
+    503: (ErrorCode.SERVER_CLOSING, ErrorCode.SERVER_BUSY, *sorted(STORE_CODES - {ErrorCode.STORE_CORRUPT})),
 }
 STATUS_BY_CODE = {code: status for status, codes in _STATUS.items() for code in codes}
 """HTTP status of an error code; 400 for codes that are not listed."""

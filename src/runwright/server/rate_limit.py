@@ -1,4 +1,4 @@
-"""Rate limits: one token bucket per caller."""
+"""Limits per caller: requests per second (a token bucket), and concurrent requests."""
 
 from __future__ import annotations
 
@@ -41,3 +41,27 @@ class RateLimiter:
         if len(self._buckets) >= MAX_CALLERS and caller not in self._buckets:
             self._buckets.clear()
         self._buckets[caller] = _Bucket(tokens - 1, now)
+
+
+class ConcurrencyLimiter:
+    """Limits the concurrent requests of each caller."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+
+    def acquire(self, caller: str) -> None:
+        """Count a request that begins. Raises RATE_LIMITED if the caller has too many."""
+        count = self._counts.get(caller, 0)
+        if count >= self._limit:
+            message = f"Too many concurrent requests: at most {self._limit:,} are allowed. Retry later."
+            raise RunwrightError(ErrorCode.RATE_LIMITED, message)
+        self._counts[caller] = count + 1
+
+    def release(self, caller: str) -> None:
+        """Count a request that has ended."""
+        count = self._counts[caller] - 1
+        if count:
+            self._counts[caller] = count
+        else:
+            del self._counts[caller]

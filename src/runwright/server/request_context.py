@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from litestar.di import NamedDependency
 
@@ -13,14 +14,23 @@ from runwright.log.model import RunRow
 
 from .service import Service
 
+T = TypeVar("T")
+
 SCOPE_KEY = "runwright.context"
 """Key of the context in the ASGI scope."""
 
 
 class RequestContext:
-    __slots__ = ("actor", "request_id", "run_id", "service")
+    __slots__ = ("_wait_for_disconnect", "actor", "request_id", "run_id", "service")
 
-    def __init__(self, service: Service, actor: Actor, request_id: str) -> None:
+    def __init__(
+        self,
+        service: Service,
+        actor: Actor,
+        request_id: str,
+        wait_for_disconnect: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        self._wait_for_disconnect = wait_for_disconnect
         self.service = service
         self.actor = actor
         self.request_id = request_id
@@ -29,6 +39,12 @@ class RequestContext:
     @property
     def operations(self) -> Operations:
         return self.service.operations.as_actor(self.actor)
+
+    async def read_plan(self, read: Callable[[], T]) -> T:
+        """Read what the caller sent as a plan, on another thread, unless the caller disconnects."""
+        assert self._wait_for_disconnect is not None, "requests with a body have a caller"
+        caller = self.actor.token_id or self.actor.source_ip or ""
+        return await self.service.plan_reader.read(caller, read, self._wait_for_disconnect())
 
     def permit(self, act: Action, *, tenant_id: str | None = None, run_id: str | None = None) -> str:
         """Return the role or scope that permits an action to the caller. Raises and audits a denial."""

@@ -55,6 +55,12 @@ class Rerun(_In, frozen=True, kw_only=True):
     from_step: str | None = None
     force: bool = False
     run_id: Id | None = None
+    plan: Json | str | None = None
+    """A corrected plan, as for a start. Steps that are unchanged are not run again."""
+    parts: Annotated[list[Json | str], msgspec.Meta(max_length=100)] = []
+    """Sub-plans of the plan."""
+    params: Json = {}
+    """Parameters that differ from those of the original run."""
 
 
 class SendSignal(_In, frozen=True, kw_only=True):

@@ -21,7 +21,8 @@ from runwright.storage.output.writer import LogWriter
 from .append_batcher import AppendBatcher
 from .event_broadcaster import EventBroadcaster, Subscriber
 from .metrics import Metrics
-from .rate_limit import FAILED_LOGINS_PER_SECOND, RateLimiter
+from .plan_reader import PlanReader
+from .rate_limit import FAILED_LOGINS_PER_SECOND, ConcurrencyLimiter, RateLimiter
 from .settings import ServerSettings
 from .stream_access import StreamAccess
 
@@ -66,14 +67,17 @@ class Service:
         self.broadcaster = EventBroadcaster(self.log)
         self.stream_access = StreamAccess(self.tokens, self.log.clock, self.is_open_to_local_user)
         self.append_batcher = AppendBatcher(self.log)
+        self.plan_reader = PlanReader()
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
         self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)
+        self.concurrency_limiter = ConcurrencyLimiter(settings.connections_per_caller)
         self.failed_login_limiter = RateLimiter(FAILED_LOGINS_PER_SECOND, self.log.clock.monotonic)
         self.task_queue = TaskQueue(self.log.store)
         self.output_writers: dict[str, LogWriter] = {}  # of steps on workers, by lease id
         self.worker_waiters = WorkerWaiters()
         self.log.store.subscribe(self.worker_waiters.notify)
         self.was_open_at_start = False
+        self.local_token: str | None = None  # what the local user sends where the kernel does not name users
         self.is_closing = False
 
     async def is_open_to_local_user(self) -> bool:
@@ -111,7 +115,8 @@ class Service:
 @asynccontextmanager
 async def open_service(store: str | None, settings: ServerSettings) -> AsyncGenerator[Service]:
     """Open a service on a store. Raises AUTHN_REQUIRED if it is reachable from elsewhere and has no token yet."""
-    engine_settings = EngineSettings(recover=True, workers="all" if settings.steps == "workers" else "named")
+    workers = "all" if settings.steps == "workers" else "named"
+    engine_settings = EngineSettings(recover=True, workers=workers, loop_timeout=settings.stalled_loop_seconds)
     async with open_operations(store, settings=engine_settings) as operations:
         service = Service(operations, settings)
         if not settings.is_local and not await service.tokens.has_any():
@@ -128,6 +133,7 @@ async def open_service(store: str | None, settings: ServerSettings) -> AsyncGene
         finally:
             service.is_closing = True
             service.broadcaster.close()
+            service.plan_reader.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -35,8 +35,12 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     rate: float = 500.0
     drain: float = 10.0
     steps: Literal["here", "workers"] = "here"
+    stalled_loop_seconds: float = 60.0
+    """Time after which a server whose event loop does not answer gives up its runs."""
     connections: int = 2048
-    """Concurrent requests and streams; further ones are answered with 503."""
+    """Open connections; requests on further ones get 503, except health checks."""
+    connections_per_caller: int = 1024
+    """Concurrent requests and streams of one caller; further ones get 429."""
     header_seconds: float = 10.0
     """Time to receive the head of a request."""
     body_seconds: float = 60.0

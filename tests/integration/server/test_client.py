@@ -15,7 +15,7 @@ from support.server import server_in_thread
 TWO = {
     "plan": "two",
     "params": {"n": 1},
-    "steps": [{"id": "a", "shell": "echo '{{ params.n }}'"}, {"id": "b", "noop": {}}],
+    "steps": [{"id": "a", "shell": "echo {{ params.n | quote }}"}, {"id": "b", "noop": {}}],
 }
 
 

@@ -126,6 +126,21 @@ async def test_tenant_can_write_only_its_own_events(store: str) -> None:
         assert row.last_seq == 1
 
 
+@pytest.mark.parametrize("event_type", ["StepStarted", "StepCompleted", "LoopIterationStarted"])
+async def test_worker_cannot_start_a_step_that_was_not_scheduled(store: str, event_type: str) -> None:
+    async with running_server(store) as server:
+        server_caller = await server.caller_with(scopes=("events:server",))
+        worker_caller = await server.caller_with(scopes=("events:worker",))
+        path = "a[0]" if event_type.startswith("Loop") else "a"
+        posted = event(event_type, step_id=path, payload={"index": 0})
+        for number in range(2):  # a run that does not exist, and one that does
+            refused = await worker_caller.post("/v1/events", posted, 403)
+            assert (refused["code"], "no server has scheduled" in refused["detail"]) == ("AUTHZ_DENIED", True)
+            if not number:
+                await server_caller.post("/v1/events", [event("RunQueued"), event("RunStarted")])
+        assert (await server.service.log.find_run(posted["runId"])).last_seq == 2
+
+
 async def test_worker_cannot_write_server_events(store: str) -> None:
     async with running_server(store) as server:
         server_caller = await server.caller_with(scopes=("events:server",))
@@ -133,6 +148,7 @@ async def test_worker_cannot_write_server_events(store: str) -> None:
         await server_caller.post("/v1/events", [event("RunQueued"), event("RunStarted")])
         refused = await worker_caller.post("/v1/events", event("RunCompleted"), 403)
         assert refused["code"] == "AUTHZ_DENIED"
+        await server_caller.post("/v1/events", event("StepScheduled", step_id="a"), 201)
         await worker_caller.post("/v1/events", event("StepStarted", step_id="a"), 201)
         both = await worker_caller.post("/v1/events", [event("RunFailed"), event("StepCompleted", step_id="a")], 207)
         assert [each["status"] for each in both["results"]] == ["refused", "not_attempted"]

@@ -12,7 +12,8 @@ import pytest
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.server.settings import ServerSettings, is_loopback, read_server_settings
-from support.server import HELLO, RunningServer, run_path, running_server
+from support.server import HELLO, Caller, RunningServer, run_path, running_server
+from support.waiting import until
 
 
 async def raw(
@@ -240,18 +241,68 @@ async def test_half_closed_connection_gets_its_response(file_store: str) -> None
         await server.caller().get("/v1/runs")
 
 
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+
 async def test_connections_over_the_limit_get_503(file_store: str) -> None:
+    """Health checks are answered nevertheless: a busy server must not be restarted."""
+    async with running_server(file_store, connections=5) as server:
+        me = server.caller()
+        await me.start_waiting("held")
+        await me.http.aclose()
+        head = b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        host, port = server.address.removeprefix("http://").split(":")
+        streams = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+        for reader, writer in streams:
+            writer.write(head)
+            assert b"200" in await reader.readline()
+        refused = await raw(server, head, wait=5)
+        assert refused.split()[1] == b"503"
+        assert b"retry-after: 1" in refused
+        assert b"SERVER_BUSY" in refused
+        assert (await raw(server, HEALTH, wait=5)).split()[1] == b"200"
+        assert (await raw(server, HEALTH.replace(b"healthz", b"readyz"), wait=5)).split()[1] == b"200"
+        for _, writer in streams:
+            writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost:"])
+async def test_connections_without_a_request_make_room(file_store: str, sent: bytes) -> None:
     async with running_server(file_store, connections=5) as server:
         host, port = server.address.removeprefix("http://").split(":")
-        opened = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
-        try:
-            answer = await raw(server, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", wait=5)
-            assert answer.split()[1] == b"503"
-        finally:
-            for _, writer in opened:
-                writer.close()
-        await asyncio.sleep(0.1)
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        for _, writer in opened:
+            writer.write(sent)
+        await server.caller().get("/v1/runs")
         await server.caller().get("/healthz")
+        for _, writer in opened:
+            writer.close()
+
+
+async def test_concurrent_requests_of_one_caller_are_limited(file_store: str) -> None:
+    async with running_server(file_store, connections_per_caller=3) as server:
+        greedy, other = await server.caller_with("Viewer", name="greedy"), await server.caller_with("Viewer")
+        streams = [greedy.stream("/v1/stream?after=0") for _ in range(3)]
+        await server.anonymous.http.aclose()
+        admin = await server.caller_with("Admin")
+        await admin.run()
+        for stream in streams:
+            await anext(stream)
+        refused = await greedy.http.get("/v1/runs")
+        assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (
+            429,
+            "RATE_LIMITED",
+            "1",
+        )
+        await other.get("/v1/runs")
+        await streams[0].aclose()
+        await until(lambda: _is_allowed(greedy))
+        for stream in streams[1:]:
+            await stream.aclose()
+
+
+async def _is_allowed(caller: Caller) -> bool:
+    return (await caller.http.get("/v1/runs")).status_code == 200
 
 
 async def test_long_responses_are_compressed(file_store: str) -> None:

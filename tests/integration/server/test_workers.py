@@ -94,7 +94,7 @@ async def test_workers_execute_loops_retries_and_failures(store: str) -> None:
                 {
                     "id": "each",
                     "foreach": {"in": [1, 2, 3, 4, 5], "as": "n", "maxParallel": 2},
-                    "shell": "echo {{ n }}",
+                    "shell": "echo {{ n | quote }}",
                 },
                 {
                     "id": "flaky",

@@ -234,8 +234,17 @@ async def rebuild(request_context: InjectedContext, check: FromQuery[bool] = Tru
     return json_response(await request_context.service.log.rebuild(check=check))
 
 
-@get("/healthz", operation_id="healthz", tags=["health"], summary="Whether this process is alive")
-async def healthz() -> Response[Health]:
+@get(
+    "/healthz",
+    operation_id="healthz",
+    tags=["health"],
+    summary="Whether this process is alive, and needs no restart",
+    responses={503: ResponseSpec(Health, description="To be restarted.", generate_examples=False)},
+)
+async def healthz(request_context: InjectedContext) -> Response[Health]:
+    if request_context.service.log.store.is_replaced:
+        detail = "The file of the store was replaced. Restart this server."
+        return json_response({"status": "failed", "detail": detail}, status=503, headers={"retry-after": "1"})
     return json_response({"status": "ok", "detail": None})
 
 

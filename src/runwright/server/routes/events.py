@@ -33,6 +33,8 @@ class _Head(msgspec.Struct):
     tenant_id: Any = msgspec.field(default=None, name="tenantId")
     event_type: Any = msgspec.field(default=None, name="eventType")
     run_id: Any = msgspec.field(default=None, name="runId")
+    step_id: Any = msgspec.field(default=None, name="stepId")
+    attempt: Any = msgspec.field(default=1, name="logicalAttemptId")
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -184,8 +186,9 @@ async def _import_noetl(
     if tenant_id is not None and options.home.tenant_id not in (tenant_id, ImportTarget().tenant_id):
         raise RunwrightError(ErrorCode.AUTHZ_TENANT_FORBIDDEN, _tenant_message(tenant_id))
 
-    def authorize(event: RunEventWrite) -> Refusal | None:
-        return _refuse_unauthorized(context, event.tenant_id, event.event_type, event.run_id, role)
+    async def authorize(event: RunEventWrite) -> Refusal | None:
+        head = _Head(event.tenant_id, event.event_type, event.run_id, event.step_id, event.logical_attempt_id)
+        return await _refuse_unauthorized(context, head, role)
 
     importer = NoetlImporter(context.service.log, home, authorize=authorize, blocked=options.blocked)
     return await importer.import_lines(events)
@@ -207,7 +210,7 @@ async def _append(
     refusals: list[Refusal | None] = []
     blocked = set(options.blocked)
     for event in events:
-        refusal = _check_event(context, event, role, blocked)
+        refusal = await _check_event(context, event, role, blocked)
         refusals.append(refusal)
         if refusal is None:
             allowed.append(event)
@@ -215,18 +218,17 @@ async def _append(
     return [next(outcomes) if refusal is None else refusal for refusal in refusals]
 
 
-def _check_event(context: RequestContext, event: bytes, role: str, blocked: set[str]) -> Refusal | None:
+async def _check_event(context: RequestContext, event: bytes, role: str, blocked: set[str]) -> Refusal | None:
     """Return the refusal of an event that the caller may not append, and block the later events of its run."""
     try:
         head = _head_decoder.decode(event)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None  # The log refuses it, with the reason.
-    tenant_id, event_type, run_id = head.tenant_id, head.event_type, head.run_id
-    if isinstance(run_id, str) and run_id in blocked:
+    if isinstance(head.run_id, str) and head.run_id in blocked:
         return NOT_ATTEMPTED
-    refusal = _refuse_unauthorized(context, tenant_id, event_type, run_id, role)
-    if refusal is not None and isinstance(run_id, str):
-        blocked.add(run_id)
+    refusal = await _refuse_unauthorized(context, head, role)
+    if refusal is not None and isinstance(head.run_id, str):
+        blocked.add(head.run_id)
     return refusal
 
 
@@ -234,24 +236,54 @@ def _tenant_message(tenant_id: str | None) -> str:
     return f"This token is restricted to tenant {tenant_id!r}."
 
 
-def _refuse_unauthorized(
-    context: RequestContext, tenant_id: Any, event_type: Any, run_id: Any, role: str
-) -> Refusal | None:
+async def _refuse_unauthorized(context: RequestContext, head: _Head, role: str) -> Refusal | None:
     refusal = None
-    if isinstance(tenant_id, str) and not context.actor.can_access_tenant(tenant_id):
+    if isinstance(head.tenant_id, str) and not context.actor.can_access_tenant(head.tenant_id):
         message = _tenant_message(context.actor.tenant_id)
         refusal = Refusal("refused", ErrorCode.AUTHZ_TENANT_FORBIDDEN, message)
-    elif role == "events:worker" and isinstance(event_type, str):
-        definition = CATALOG.get(event_type)
+    elif role == "events:worker" and isinstance(head.event_type, str):
+        definition = CATALOG.get(head.event_type)
         if definition is not None and definition.role is Role.SERVER:
-            message = f"{event_type} requires the scope events:server."
+            message = f"{head.event_type} requires the scope events:server."
+            refusal = Refusal("refused", ErrorCode.AUTHZ_DENIED, message)
+        elif head.event_type in _SCHEDULED_BY and not await _was_scheduled(context, head):
+            message = f"Workers cannot start steps: no server has scheduled attempt {head.attempt} of this one."
             refusal = Refusal("refused", ErrorCode.AUTHZ_DENIED, message)
     if refusal is not None:
-        name = run_id[:512] if isinstance(run_id, str) else None
+        name = head.run_id[:512] if isinstance(head.run_id, str) else None
         context.service.audit.count_denial(
             context.actor, Action.APPEND, refusal.code, run_id=name, requestId=context.request_id
         )
     return refusal
+
+
+_STEP_EVENTS = ("StepScheduled", "StepStarted")
+_ITERATION_EVENTS = ("LoopIterationScheduled", "LoopIterationStarted")
+_SCHEDULED_BY = {
+    "StepStarted": _STEP_EVENTS,
+    "StepCompleted": _STEP_EVENTS,
+    "StepFailed": _STEP_EVENTS,
+    "LoopIterationStarted": _ITERATION_EVENTS,
+    "LoopIterationDone": _ITERATION_EVENTS,
+    "LoopIterationFailed": _ITERATION_EVENTS,
+}
+"""Events of workers, and those that must be in the log before: a server has scheduled or started the attempt."""
+
+
+async def _was_scheduled(context: RequestContext, head: _Head) -> bool:
+    log, run_id, step_id, attempt = context.service.log, head.run_id, head.step_id, head.attempt
+    if not (isinstance(run_id, str) and isinstance(step_id, str) and isinstance(attempt, int) and attempt > 0):
+        return True  # The log refuses it, with the reason.
+    wanted = [(name, attempt) for name in _SCHEDULED_BY[head.event_type]]
+    if attempt > 1:
+        wanted.append(("StepRetryScheduled", attempt - 1))
+    try:
+        found = [await log.find_event(run_id, name, step_id, number) for name, number in wanted]
+    except RunwrightError as error:
+        if error.code != ErrorCode.RUN_NOT_FOUND:
+            raise
+        return False
+    return any(record is not None for record in found)
 
 
 def _encode_outcomes(outcomes: list[AppendResult], is_single: bool, blocked: set[str]) -> tuple[int, bytes]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
 from collections import deque
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,11 +24,12 @@ from runwright.contract.timestamps import is_utc
 from runwright.control.run_views import artifacts_of, with_pending
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import EventFilter, RunRow
-from runwright.log.run_log import RunLog
+from runwright.log.run_log import RunLog, is_full_page
 from runwright.plans.writer import plan_yaml
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import IMMUTABLE, check_etag, json_response, problem_responses
 from runwright.server.schemas import ArtifactList, Entity, EntityPage, EventPage, FoundEvents, LogPage
+from runwright.server.stream_writer import file_response
 
 from .runs import IfNoneMatch, RunId, decode_slashes
 
@@ -94,8 +93,9 @@ async def list_events(
     if types is not None or entity is not None:
         event_filter = EventFilter(None if types is None else parse_event_types(types), entity)
         records = await log.select(run_id, event_filter, after_seq, limit)
-        return _event_page(records, row.last_seq, records[-1].run_seq if len(records) == limit else None, format)
-    is_full = after_seq + limit <= row.last_seq  # A full page never changes, unless a payload is redacted (`edition`).
+        next_after = records[-1].run_seq if is_full_page(records, limit) else None
+        return _event_page(records, row.last_seq, next_after, format)
+    is_full = after_seq + limit < row.last_seq  # A full page never changes, unless a payload is redacted (`edition`).
     version = f"{run_id}|{after_seq}|{limit}|{row.last_seq * (not is_full)}|{row.edition}|{format}"
     etag = check_etag(if_none_match, version, immutable=False)
     if etag.not_modified is not None:
@@ -264,13 +264,14 @@ async def get_plan(
     row = await request_context.authorize_run(Action.READ, decode_slashes(runId))
     engine = request_context.service.operations.engine
     plan = (await engine.services.run_plans.graph_of(row.identity)).plan
-    body = plan_body(plan)
+    body = await asyncio.to_thread(plan_body, plan)
     etag = check_etag(if_none_match, f"{content_hash(body)}|{format}", immutable=True)
     if etag.not_modified is not None:
         return etag.not_modified
     headers = {**etag.headers, "x-plan-sha256": content_hash(body)}
     if format == "yaml":
-        return Response(plan_yaml(plan, engine.services.tools).encode(), media_type="application/yaml", headers=headers)  # pyright: ignore[reportReturnType]
+        text = await asyncio.to_thread(plan_yaml, plan, engine.services.tools)
+        return Response(text.encode(), media_type="application/yaml", headers=headers)  # pyright: ignore[reportReturnType]
     return json_response(body, headers=headers)
 
 
@@ -313,11 +314,8 @@ async def get_artifact(
     etag = check_etag(if_none_match, sha256, immutable=True)
     if etag.not_modified is not None:
         return etag.not_modified
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "artifact"
-        await asyncio.to_thread(store.for_tenant(row.identity.tenant_id).get, refs[0], file)
-        body = await asyncio.to_thread(file.read_bytes)
-    return Response(body, media_type="application/octet-stream", headers=etag.headers)
+    file = await asyncio.to_thread(store.for_tenant(row.identity.tenant_id).open, refs[0])
+    return file_response(request_context, file, "application/octet-stream", etag.headers)
 
 
 @get(
@@ -336,7 +334,7 @@ async def get_result(request_context: InjectedContext, runId: RunId, ref: FromPa
     name = decode_slashes(ref)
     digest = _SHA256.fullmatch(name)
     if digest is None:
-        return json_response(await request_context.operations.result(run_id, name))
+        return json_response(await request_context.operations.result_body(run_id, name))
     reference = await _find_reference(request_context, run_id, digest[1])
     body = await request_context.service.operations.engine.services.results.get(row.identity, reference)
     return json_response(body, headers={"cache-control": IMMUTABLE})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from runwright.contract.transitions import ENDED, RunStatus
 from runwright.contract.workflow_engine import EmbeddedRunRef, RunStatusSnapshot
 from runwright.control.plan_loader import read_sent
 from runwright.control.run_scope import RunScope
-from runwright.control.run_views import RECOVERING, abandoned_runs
+from runwright.control.run_views import undriven_runs
 from runwright.control.time_text import parse_time
 from runwright.control.workflow_engine import status_of
 from runwright.log.model import RunFilter, RunRow
@@ -31,7 +31,7 @@ from runwright.server.middleware import ENCODED_SLASH
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import check_etag, json_response, problem_responses, validate_storable
 from runwright.server.schemas import Rerun, RunDetail, RunList, StartedRun, StartRun
-from runwright.tools.python import PythonTool, make_importable
+from runwright.tools.python import PythonTool, make_file_importable
 
 MAX_WAIT_SECONDS = 60.0
 
@@ -80,10 +80,11 @@ async def start_run(
         request_context.permit(
             Action.UPLOAD_PLAN, tenant_id=tenant_id
         )  # Code is imported from the folder of this file.
-    plan, sub_plans = await asyncio.to_thread(_read_plans, request_context, data)
+    plan, sub_plans = await request_context.read_plan(
+        partial(_read_plans, request_context, data.plan, data.parts, data.source)
+    )
     await _check_plans(request_context, [plan, *sub_plans], tenant_id)
-    for sub_plan in sub_plans:
-        await request_context.service.operations.engine.services.plans.store(sub_plan, tenant_id)
+    await _store_plans(request_context, sub_plans, tenant_id)
     await request_context.audit_action(
         Action.START, tenant_id=tenant_id, run_id=start_context.run_id, planId=plan.plan_id
     )
@@ -100,16 +101,23 @@ async def start_run(
     return json_response(_started(row, created), status=201 if created else 200, headers=_location(run_id))
 
 
-def _read_plans(context: RequestContext, data: StartRun) -> tuple[ExecutionPlan, list[ExecutionPlan]]:
+def _read_plans(
+    context: RequestContext, document: dict[str, Any] | str, parts: Sequence[dict[str, Any] | str], source: str | None
+) -> tuple[ExecutionPlan, list[ExecutionPlan]]:
     """Return the plan of a request and all of its sub-plans."""
     tools = context.service.operations.engine.services.tools
     if context.service.settings.steps == "workers":
         tools = {**tools, PythonTool.kind: PythonTool(is_remote=True)}
-    elif data.source is not None and Path(data.source).is_file():
-        make_importable(str(Path(data.source).parent))  # As for a plan that is read from this file.
-    sent = [read_sent(document, tools) for document in (*data.parts, data.plan)]
+    elif source is not None and Path(source).is_file():
+        make_file_importable(Path(source))  # As for a plan that is read from this file.
+    sent = [read_sent(each, tools) for each in (*parts, document)]
     *sub_plans, plan = [plan for loaded in sent for plan in (*loaded.sub_plans, loaded.plan)]
     return plan, sub_plans
+
+
+async def _store_plans(context: RequestContext, plans: Sequence[ExecutionPlan], tenant_id: str) -> None:
+    for plan in plans:
+        await context.service.operations.engine.services.plans.store(plan, tenant_id)
 
 
 async def _check_plans(context: RequestContext, plans: list[ExecutionPlan], tenant_id: str) -> None:
@@ -199,8 +207,8 @@ async def list_runs(
         after = None if since is None else parse_time(since, log.clock.now())
         page = await log.list_runs(RunFilter(status, plan_id, visible_tenant, after), cursor=cursor, limit=limit)
         rows, next_cursor = list(page.runs), page.cursor
-    abandoned = await abandoned_runs(log, rows)
-    documents = [{**row.to_json(), **(RECOVERING if row.identity.run_id in abandoned else {})} for row in rows]
+    undriven = await undriven_runs(log, rows)
+    documents = [{**row.to_json(), **undriven.get(row.identity.run_id, {})} for row in rows]
     return json_response({"runs": documents, "cursor": next_cursor})
 
 
@@ -242,13 +250,13 @@ async def get_run(
         row = await log.find_run(run_id)
     if at_seq is not None or at_time is not None:
         return await _get_earlier_state(request_context, run_id, at_seq, at_time, if_none_match)
-    abandoned = await abandoned_runs(log, [row])
-    version = f"{run_id}|{row.last_seq}|{row.edition}|{bool(abandoned)}"
+    undriven = (await undriven_runs(log, [row])).get(run_id, {})
+    version = f"{run_id}|{row.last_seq}|{row.edition}|{undriven.get('substatus')}"
     etag = check_etag(if_none_match, version, immutable=False)
     if etag.not_modified is not None:
         return etag.not_modified
     snapshot = await log.snapshot(run_id)
-    document = {**snapshot.to_json(), **(RECOVERING if abandoned else {}), "asOf": from_micros(log.clock.now())}
+    document = {**snapshot.to_json(), **undriven, "asOf": from_micros(log.clock.now())}
     return json_response(document, headers=etag.headers)
 
 
@@ -287,8 +295,8 @@ async def _get_earlier_state(
 )
 async def get_status(request_context: InjectedContext, runId: RunId) -> Response[RunStatusSnapshot]:  # noqa: N803
     row = await request_context.authorize_run(Action.READ, decode_slashes(runId))
-    abandoned = await abandoned_runs(request_context.service.log, [row])
-    return json_response({**msgspec.to_builtins(status_of(row)), **(RECOVERING if abandoned else {})})
+    undriven = await undriven_runs(request_context.service.log, [row])
+    return json_response({**msgspec.to_builtins(status_of(row)), **undriven.get(row.identity.run_id, {})})
 
 
 @post(
@@ -296,7 +304,8 @@ async def get_status(request_context: InjectedContext, runId: RunId) -> Response
     operation_id="rerun",
     tags=["runs"],
     summary="Start a new run from a finished one, reusing successful steps",
-    description="Results of steps that succeeded before `fromStep` are reused, unless `force` is set.",
+    description="Results of steps that succeeded before `fromStep` are reused, unless `force` is set. With `plan`, a "
+    "corrected plan: steps whose definition and inputs are unchanged are reused; it requires an Engineer if it is new.",
     status_code=201,
     responses=problem_responses(404, 409, 413, 415, 422),
 )
@@ -307,8 +316,15 @@ async def rerun(request_context: InjectedContext, runId: RunId, data: JSONBody[R
     await request_context.audit_action(
         Action.RERUN, tenant_id=row.identity.tenant_id, run_id=run_id, fromStep=data.from_step
     )
+    plan: ExecutionPlan | None = None
+    if data.plan is not None:
+        plan, sub_plans = await request_context.read_plan(
+            partial(_read_plans, request_context, data.plan, data.parts, None)
+        )
+        await _check_plans(request_context, [plan, *sub_plans], row.identity.tenant_id)
+        await _store_plans(request_context, sub_plans, row.identity.tenant_id)
     new_id = await request_context.operations.rerun(
-        run_id, from_step=data.from_step, force=data.force, new_id=data.run_id
+        run_id, from_step=data.from_step, force=data.force, new_id=data.run_id, plan=plan, params=data.params
     )
     new = await request_context.service.log.find_run(new_id)
     return json_response(_started(new, True), status=201, headers=_location(new_id))

@@ -7,9 +7,7 @@ the log (`event_broadcaster.py`); one that does not read at all is disconnected 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -24,6 +22,7 @@ from runwright.server.event_broadcaster import BroadcastEvent, Subscriber, read_
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import problem_responses
 from runwright.server.service import RUN_END_EVENTS
+from runwright.server.stream_writer import CallerGone, StreamResponse, StreamWriter
 
 from .runs import RunId, decode_slashes
 
@@ -31,95 +30,16 @@ POSSIBLY_LAST_EVENTS = frozenset({*RUN_END_EVENTS, "RunProcessed"})
 """Events after which a run may have no further ones."""
 HEARTBEAT_SECONDS = 15.0
 """Interval of comments on an idle stream, which show the caller that the connection is alive."""
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
 RETRY_LINE = b"retry: 1000\n\n"
 PAGE_SIZE = 500
 
 EventFormat = Literal["runevents", "noetl"]
 LastEventId = Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=2048)]
-
-
-class CallerGone(Exception):
-    """The caller has disconnected, does not read, or may not read any more."""
-
-
-class EventStream:
-    """A streamed response."""
-
-    def __init__(self, context: RequestContext, receive: Any, send: Any) -> None:
-        self._receive = receive
-        self._send = send
-        self._stalled_reader_seconds = context.service.settings.stalled_reader_seconds
-        self.actor = context.actor
-        self._access = context.service.stream_access
-        self._is_revoked = False
-        self._wake: Callable[[], None] = lambda: None
-        self._disconnected = asyncio.create_task(self._wait_for_disconnect())
-        self._access.add(self)
-
-    async def begin(self) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.write(RETRY_LINE)
-
-    async def write(self, body: bytes) -> None:
-        """Send a part of the body. Raises CallerGone if the caller has disconnected or does not read in time."""
-        self.check_caller()
-        try:
-            async with asyncio.timeout(self._stalled_reader_seconds):
-                await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        except TimeoutError:
-            raise CallerGone from None
-
-    def check_caller(self) -> None:
-        """Raise CallerGone if the caller has disconnected, or may not read any more."""
-        if self._is_revoked or self._disconnected.done():
-            raise CallerGone
-
-    def revoke(self) -> None:
-        self._is_revoked = True
-        self._wake()
-
-    async def end(self) -> None:
-        self._disconnected.cancel()
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def abort(self) -> None:
-        """End the response of a caller that may not read any more; one that has disconnected gets nothing."""
-        if self._is_revoked and not self._disconnected.done():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._stalled_reader_seconds):
-                    await self.end()
-
-    def wake_at_end(self, subscriber: Subscriber) -> None:
-        """Wake the subscriber when the caller disconnects, or may not read any more."""
-        self._wake = subscriber.wake
-        self._disconnected.add_done_callback(lambda _: subscriber.wake())
-
-    def close(self) -> None:
-        self._access.remove(self)
-        self._disconnected.cancel()
-
-    async def _wait_for_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-
-class _StreamResponse(Response[Any]):
-    """A response that is sent by a function with ASGI's `receive` and `send`, outside of the framework."""
-
-    def __init__(self, respond: Callable[[Any, Any], Awaitable[None]]) -> None:
-        super().__init__(None)
-        self._respond = respond
-
-    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
-        async def respond(_: Any, receive: Any, send: Any) -> None:
-            await self._respond(receive, send)
-
-        return respond
 
 
 @get(
@@ -151,17 +71,17 @@ async def stream_run(
     after = _parse_seq(last_event_id or after_seq or "0")
     if row.status in ENDED and after >= row.last_seq:
         return Response(None, status_code=204)  # pyright: ignore[reportReturnType]  # Browsers then stop reconnecting.
-    return _StreamResponse(partial(_respond_with_run, request_context, run_id, after, format))
+    return StreamResponse(partial(_respond_with_run, request_context, run_id, after, format))
 
 
 async def _respond_with_run(
     context: RequestContext, run_id: str, after: int, event_format: EventFormat, receive: Any, send: Any
 ) -> None:
-    stream = EventStream(context, receive, send)
+    stream = StreamWriter(context, receive, send)
     subscriber = await context.service.broadcaster.subscribe(run_id, None)
     stream.wake_at_end(subscriber)
     try:
-        await stream.begin()
+        await _begin(stream)
         await _send_run_events(context, stream, subscriber, run_id, after, event_format)
         await stream.end()
     except CallerGone:
@@ -173,7 +93,7 @@ async def _respond_with_run(
 
 async def _send_run_events(
     context: RequestContext,
-    stream: EventStream,
+    stream: StreamWriter,
     subscriber: Subscriber,
     run_id: str,
     after: int,
@@ -226,7 +146,7 @@ async def stream_all(
         await request_context.service.log.read_all(
             cursor, 1
         )  # Raises if the cursor is invalid, before the response begins.
-    return _StreamResponse(partial(_respond_with_all, request_context, cursor, format))
+    return StreamResponse(partial(_respond_with_all, request_context, cursor, format))
 
 
 async def _respond_with_all(
@@ -235,10 +155,10 @@ async def _respond_with_all(
     log, broadcaster = context.service.log, context.service.broadcaster
     positions = [int(part) for part in (cursor or await log.end_cursor()).split(".")]
     subscriber = await broadcaster.subscribe(None, context.actor.tenant_id)
-    stream = EventStream(context, receive, send)
+    stream = StreamWriter(context, receive, send)
     stream.wake_at_end(subscriber)
     try:
-        await stream.begin()
+        await _begin(stream)
         while not broadcaster.is_closed:
             broadcaster.resubscribe(subscriber, None)
             async for body in _read_log(context, subscriber, positions, event_format):
@@ -282,7 +202,12 @@ def _encode_log_event(event: BroadcastEvent, positions: list[int], event_format:
     return b"id: " + ".".join(map(str, positions)).encode() + b"\n" + event.encode_as(event_format)
 
 
-async def _wait(stream: EventStream, subscriber: Subscriber) -> None:
+async def _begin(stream: StreamWriter) -> None:
+    await stream.begin(SSE_HEADERS)
+    await stream.write(RETRY_LINE)
+
+
+async def _wait(stream: StreamWriter, subscriber: Subscriber) -> None:
     stream.check_caller()  # Nothing wakes a subscriber before this wait.
     await subscriber.wait(HEARTBEAT_SECONDS)
     if not subscriber.has_pending:

@@ -20,7 +20,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.contract.transitions import ENDED
 from runwright.control.run_views import artifacts_of
-from runwright.runtimes.alerts import late_result
+from runwright.runtimes.alerts import late_result, output_dropped
 from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment, StepOutcome
 from runwright.runtimes.result_loader import load_result
 from runwright.server.request_context import InjectedContext, RequestContext
@@ -242,17 +242,21 @@ async def end_step(
     if task.state == "DONE":
         return json_response({"leaseId": leaseId})  # The outcome was reported before; this is a retry.
     outcome = await _storable_outcome(request_context, task, data)
-    await _flush_output(request_context, leaseId)
+    await _flush_output(request_context, leaseId, task)
     body = msgspec.json.encode(outcome)
     if not await request_context.service.task_queue.store_outcome(key.task_id, key.lease_no, holder, body):
         raise _audit_not_held(request_context, task)
     return json_response({"leaseId": leaseId})
 
 
-async def _flush_output(context: RequestContext, lease_id: str) -> None:
+async def _flush_output(context: RequestContext, lease_id: str, task: _LeasedTask) -> None:
     """Store the output of a step before its end: readers that follow the run stop reading there."""
     if (writer := context.service.output_writers.pop(lease_id, None)) is not None:
         await asyncio.to_thread(writer.close)
+        if writer.dropped:
+            context.service.operations.engine.services.alert(
+                output_dropped(task.run_id, task.path, task.attempt, writer)
+            )
     flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     context.service.operations.engine.step_logs.when_stored(lambda: flushed.set_result(None))
     await flushed

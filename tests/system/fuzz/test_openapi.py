@@ -6,16 +6,12 @@ One real server runs in a separate process. Every operation receives valid and i
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
 from hypothesis.errors import HypothesisWarning
 
@@ -24,7 +20,7 @@ schemathesis = pytest.importorskip("schemathesis")
 from schemathesis import Case, Config, GenerationMode, HookContext  # noqa: E402
 from schemathesis.engine import StopReason, events, from_schema  # noqa: E402
 
-from support.server import HELLO, WAITING  # noqa: E402
+from support.live_server import LiveServer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(f"ignore::{HypothesisWarning.__module__}.HypothesisWarning")]
 
@@ -49,66 +45,11 @@ SSE_SCHEMA = "SSE event violates schema"
 """Title of an ignored failure: schemathesis validates each event of a stream against the schema of the response, but
 OpenAPI 3.1 can only describe the response as a whole, as text. The events are checked in
 tests/integration/server/test_streams.py."""
-EVERYTHING = ("Admin", "System")
-SCOPES = ("events:server", "steps", "metrics")
-
-
-class Server:
-    """A server in a separate process, with a token that has all permissions and two runs to read."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "runwright.toml").write_text("[server]\nrate = 0\n")
-        self._folder = folder
-        store = f"sqlite:///{folder}/runs.db"
-        self._log = (folder / "server.log").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "runwright", "serve", "--port", "0", "--json", "--no-access-log", "--store", store],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, (folder / "server.log").read_text()
-        self.address: str = json.loads(line)["address"]
-        made = self._post("/v1/tokens", {"name": "tester", "roles": EVERYTHING, "scopes": SCOPES})
-        self.token_id: str = made["details"]["tokenId"]
-        self.headers = {"Authorization": f"Bearer {made['token']}"}
-        self.ended: str = self._post("/v1/runs", {"plan": HELLO, "context": {"runId": "done/by us"}})["runId"]
-        self.held: str = self._post("/v1/runs", {"plan": WAITING, "context": {"runId": "held"}})["runId"]
-        self._get(f"/v1/runs/{quote(self.ended, safe='')}?wait=30s")
-
-    def _post(self, path: str, body: Any) -> Any:
-        headers = getattr(self, "headers", {})
-        return httpx.post(self.address + path, json=body, headers=headers, timeout=30).raise_for_status().json()
-
-    def _get(self, path: str) -> Any:
-        return httpx.get(self.address + path, headers=self.headers, timeout=60).raise_for_status().json()
-
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def complaints(self) -> list[str]:
-        """Return the errors in the log of the server."""
-        self._log.flush()
-        lines = (self._folder / "server.log").read_text(errors="replace").splitlines()
-        return [line for line in lines if '"level":"error"' in line or "Traceback" in line]
-
-    def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._log.close()
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(tmp_path)
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    made = LiveServer(tmp_path)
 
     def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
         _steer(case, made)
@@ -121,7 +62,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         made.stop()
 
 
-def _schema(server: Server, **phases: Any) -> Any:
+def _schema(server: LiveServer, **phases: Any) -> Any:
     every = ("examples", "coverage", "fuzzing", "stateful")
     options = {
         # Cases are the same every time, so that results are reproducible; a soak searches for new ones.
@@ -140,7 +81,7 @@ def _schema(server: Server, **phases: Any) -> Any:
     return schema
 
 
-def _steer(case: Case, server: Server) -> None:
+def _steer(case: Case, server: LiveServer) -> None:
     """Shorten waits, protect the token in use from revocation, and direct valid cases to existing runs."""
     body: Any = case.body
     if case.operation.path == "/v1/leases" and isinstance(body, dict):
@@ -161,7 +102,7 @@ def _steer(case: Case, server: Server) -> None:
         case.query["wait"] = "10ms"
 
 
-def _run(schema: Any, server: Server) -> None:
+def _run(schema: Any, server: LiveServer) -> None:
     """Execute all cases that the engine generates; fail with each distinct failure once."""
     found: dict[tuple[str, str, str], str] = {}
     cases = 0
@@ -199,13 +140,13 @@ def _failures(event: events.ScenarioFinished) -> Iterator[tuple[str, str, str]]:
             yield case.operation.label, failure.title, text
 
 
-def test_each_operation_conforms_to_its_description(server: Server) -> None:
+def test_each_operation_conforms_to_its_description(server: LiveServer) -> None:
     on = {"enabled": True}
     # Boundary values mean about forty cases per operation, too many for the quick profile.
     coverage = {"enabled": PROFILE != "quick", "generate-duplicate-query-parameters": True}
     _run(_schema(server, examples=on, coverage=coverage, fuzzing=on), server)
 
 
-def test_chained_operations_conform_to_their_description(server: Server) -> None:
+def test_chained_operations_conform_to_their_description(server: LiveServer) -> None:
     chains = {"enabled": True, "max-steps": 8, "generation": {"max-examples": 2 * CASES}}
     _run(_schema(server, stateful=chains), server)
