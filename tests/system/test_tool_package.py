@@ -18,7 +18,7 @@ plan: p
 params: {title: "Hello, World!"}
 steps:
   - {id: a, slug: "{{ params.title }}"}
-  - {id: b, shell: "echo {{ steps.a.result }}"}
+  - {id: b, shell: "echo {{ steps.a.result | quote }}"}
 """
 
 pytestmark = pytest.mark.slow

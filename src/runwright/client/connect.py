@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from runwright.control.app import App, AsyncApp, OpenOperations
+from runwright.flows.user_modules import refuse_during_import
 
 from .remote_operations import open_remote
 from .transport import check_server_url
@@ -17,11 +18,13 @@ def connect(url: str | None = None, token: str | None = None) -> App:
 
     Defaults: RUNWRIGHT_SERVER or the server on this machine; RUNWRIGHT_TOKEN or no token.
     """
+    refuse_during_import("rw.connect()")
     return App(_remote(url, token))
 
 
 def connect_async(url: str | None = None, token: str | None = None) -> AsyncApp:
     """Connect to a server, for programs on an event loop."""
+    refuse_during_import("rw.connect_async()")
     return AsyncApp(_remote(url, token))
 
 

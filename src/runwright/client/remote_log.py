@@ -98,7 +98,7 @@ class RemoteLog:
                             after = record.run_seq
                             yield record
             except RunwrightError as error:
-                if error.code not in (ErrorCode.SERVER_UNREACHABLE, ErrorCode.SERVER_CLOSING):
+                if error.code not in (ErrorCode.SERVER_UNREACHABLE, ErrorCode.SERVER_CLOSING, ErrorCode.SERVER_BUSY):
                     raise
                 # Wait for a server with the transport's retries; raises once they are exhausted.
                 await self._transport.get(f"{run_path(run_id)}/status")
@@ -353,7 +353,7 @@ def _decode_row(document: dict[str, Any]) -> RemoteRunRow:
     summary = msgspec.convert(
         {name: value for name, value in document.items() if value is not None}, RunSummary, strict=False
     )
-    has_owner = status not in ENDED and document["substatus"] != "RECOVERING"
+    has_owner = status not in ENDED and document["substatus"] not in ("RECOVERING", "embedded/DRIVER_FAILED")
     owner, epoch = REMOTE_OWNER if has_owner else (None, None)
     created_at = document["createdAt"]
     return RemoteRunRow(

@@ -175,9 +175,20 @@ class RemoteOperations:
         return (await self._transport.send("GET", f"{run_path(run_id)}/artifacts/{sha256}")).content
 
     async def rerun(
-        self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        force: bool = False,
+        new_id: str | None = None,
+        plan: ExecutionPlan | None = None,
+        params: dict[str, Any] | None = None,
     ) -> str:
-        body = {"fromStep": from_step, "force": force, "runId": new_id or self.log.ids.run_id()}
+        body: dict[str, Any] = {"fromStep": from_step, "force": force, "runId": new_id or self.log.ids.run_id()}
+        if plan is not None:
+            body |= {"plan": plan_yaml(plan), "parts": [plan_yaml(part) for part in _sub_plans(plan)]}
+        if params:
+            body["params"] = params
         return (await self._transport.post(f"{run_path(run_id)}/rerun", body))["runId"]
 
 

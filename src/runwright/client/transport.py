@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from runwright._version import __version__
+from runwright.config.local_token import find_local_token
 from runwright.contract.clock import Clock
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.system_clock import SystemClock
@@ -39,6 +40,7 @@ class HttpTransport:
         name: str = "runwright",
     ) -> None:
         headers = {"user-agent": f"{name}/{__version__}"}
+        token = token or find_local_token(servers[0])
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._servers = [check_server_url(server).rstrip("/") for server in servers]

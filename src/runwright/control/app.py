@@ -27,6 +27,7 @@ from runwright.contract.workflow_engine import (
     SignalRequest,
 )
 from runwright.flows.plan_function import PlanFunction
+from runwright.flows.user_modules import refuse_during_import
 from runwright.runtimes.settings import EngineSettings
 
 from .bootstrap import open_operations
@@ -55,6 +56,7 @@ class Host:
         self._thread = threading.Thread(target=self._main, name="runwright-engine", daemon=True)
 
     def start(self) -> None:
+        refuse_during_import("rw.open() or rw.connect()")
         self._thread.start()
         self._ready.result()
 
@@ -95,6 +97,16 @@ def _start(
         return await operations.start(loaded, params=arguments, run_id=run_id)
 
     return start
+
+
+def _rerun(
+    run_id: str, from_step: str | None, force: bool, plan: Plan | None, params: dict[str, Any] | None
+) -> Callable[[RunOperations], Coroutine[Any, Any, str]]:
+    async def rerun(operations: RunOperations) -> str:
+        loaded = None if plan is None else await asyncio.to_thread(operations.load, plan)
+        return await operations.rerun(run_id, from_step=from_step, force=force, plan=loaded, params=params)
+
+    return rerun
 
 
 def _result(run_id: str, step_id: str | None) -> Callable[[RunOperations], Coroutine[Any, Any, Any]]:
@@ -255,6 +267,7 @@ class App:
         self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
     ) -> Run:
         """Start a run of a plan (a function with @rw.plan, a file, a dict), or resume the run that has this id."""
+        refuse_during_import("app.start()")
         return Run(self._host, self._host.submit(_start(plan, {**(params or {}), **more}, run_id)).result(), plan)
 
     def run(self, run_id: str) -> Run:
@@ -262,9 +275,17 @@ class App:
         found = self._host.submit(lambda operations: operations.log.resolve_run(run_id)).result()
         return Run(self._host, found.identity.run_id)
 
-    def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> Run:
-        made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
-        return Run(self._host, made.result())
+    def rerun(
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        force: bool = False,
+        plan: Plan | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> Run:
+        """Start a new run from an ended one, with its plan or a corrected one, reusing successful steps."""
+        return Run(self._host, self._host.submit(_rerun(run_id, from_step, force, plan, params)).result(), plan)
 
     def workflow_engine(self, provider: str = "embedded") -> IWorkflowEngine:
         """The engine behind the interface that every runtime implements."""
@@ -289,6 +310,7 @@ class AsyncApp:
     async def start(
         self, plan: Plan, /, *, run_id: str | None = None, params: dict[str, Any] | None = None, **more: Any
     ) -> AsyncRun:
+        refuse_during_import("app.start()")
         started = self._host.submit(_start(plan, {**(params or {}), **more}, run_id))
         return AsyncRun(self._host, await asyncio.wrap_future(started), plan)
 
@@ -296,9 +318,18 @@ class AsyncApp:
         found = await asyncio.wrap_future(self._host.submit(lambda operations: operations.log.resolve_run(run_id)))
         return AsyncRun(self._host, found.identity.run_id)
 
-    async def rerun(self, run_id: str, *, from_step: str | None = None, force: bool = False) -> AsyncRun:
-        made = self._host.submit(lambda operations: operations.rerun(run_id, from_step=from_step, force=force))
-        return AsyncRun(self._host, await asyncio.wrap_future(made))
+    async def rerun(
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        force: bool = False,
+        plan: Plan | None = None,
+        params: dict[str, Any] | None = None,
+    ) -> AsyncRun:
+        """Start a new run from an ended one, with its plan or a corrected one, reusing successful steps."""
+        made = self._host.submit(_rerun(run_id, from_step, force, plan, params))
+        return AsyncRun(self._host, await asyncio.wrap_future(made), plan)
 
     def workflow_engine(self, provider: str = "embedded") -> IWorkflowEngine:
         """The engine behind the interface that every runtime implements."""
@@ -307,11 +338,13 @@ class AsyncApp:
 
 def open(store: str | None = None, *, recover: bool = False) -> App:  # noqa: A001 - `rw.open()` reads best
     """Open an engine on a store, for synchronous programs. With `recover` it also claims runs whose process died."""
+    refuse_during_import("rw.open()")
     return App(_embedded(store, recover))
 
 
 def open_async(store: str | None = None, *, recover: bool = False) -> AsyncApp:
     """Open an engine on a store, for asynchronous programs."""
+    refuse_during_import("rw.open_async()")
     return AsyncApp(_embedded(store, recover))
 
 

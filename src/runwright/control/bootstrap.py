@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runwright.config.artifact_store import artifact_store
+from runwright.config.limits import read_limits
 from runwright.config.result_tiers import result_tiers
 from runwright.config.settings import settings_table
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -33,6 +34,7 @@ from runwright.tools.http import HttpTool
 from runwright.tools.playbook.http import PlaybookHttpTool
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import create_provider
+from runwright.tools.shell import ShellTool
 
 from .operations import Operations
 from .signal_policy import read_policy
@@ -53,15 +55,16 @@ def new_owner() -> str:
 
 def installed_tools() -> dict[str, Tool]:
     """All tools, configured by runwright.toml."""
+    tools = {**all_tools(), ShellTool.kind: ShellTool(read_limits().step_output)}
     allowed = settings_table("http").get("allow")
     if allowed is None:
-        return all_tools()
+        return tools
     if not isinstance(allowed, list) or not all(isinstance(host, str) for host in cast("list[Any]", allowed)):
         raise RunwrightError(
             ErrorCode.INVALID_ARGUMENT, 'runwright.toml: [http] allow is a list of hosts, such as ["*.example.org"].'
         )
     http = HttpTool(cast("list[str]", allowed))
-    return {**all_tools(), http.kind: http, PlaybookHttpTool.kind: PlaybookHttpTool(http)}
+    return {**tools, http.kind: http, PlaybookHttpTool.kind: PlaybookHttpTool(http)}
 
 
 def is_shared(store: str) -> bool:

@@ -6,27 +6,40 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
+
 from runwright.auth.roles import Actor
 from runwright.contract import payloads
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunEventRecord, RunIdentity
-from runwright.contract.plan import ExecutionPlan
+from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
 from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.fold.execution_state import ChildRun
+from runwright.core.fold.payload_reader import read_payload
+from runwright.core.fold.state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import RunRow
 from runwright.log.run_log import RunLog
 from runwright.log.validation import not_found
+from runwright.plans.registry import find_registered
 from runwright.runtimes.embedded.engine import Engine
 from runwright.runtimes.executor.executor import Work
 from runwright.runtimes.recovery import fold_run
 from runwright.runtimes.services import RunServices
 
 from .plan_loader import AnyPlan, read_any
-from .rerun import Fork, carried_steps
+from .rerun import (
+    Fork,
+    PlanChange,
+    carried_steps,
+    changed_calls,
+    changed_params,
+    reasons_to_run,
+    succeeded_steps,
+)
 from .result_reader import ResultReader
-from .run_params import fill_workload, given_of, merge_params
+from .run_params import fill_workload, merge_params, rerun_params
 from .run_scope import RunScope, local_actor, scope_of
 from .run_starter import ParentStep, RunStarter, StartRequest
 from .run_views import follow_to_end
@@ -144,8 +157,10 @@ class Operations:
         row = await self.log.find_run(child.run_id)
         if row.status is not RunStatus.FAILED:
             return None
-        fork, before = await self._fork(row, graph, None, force=False)
-        return fork if before == params else None
+        state = await fold_run(self.log, child.run_id, None)
+        if state.execution is None or state.execution.params != params:
+            return None
+        return await self._fork(row, graph, graph, state, frozenset(), from_step=None, force=False)
 
     async def resume(self, run_id: str) -> None:
         """Drive a run. While a live process drives it, only watch it; resume it once that process is gone."""
@@ -169,6 +184,10 @@ class Operations:
 
     async def result(self, run_id: str, step_id: str) -> Any:
         """The result of a step, or of the task of a playbook that a result address names."""
+        return msgspec.json.decode(await self.result_body(run_id, step_id))
+
+    async def result_body(self, run_id: str, step_id: str) -> bytes:
+        """The result of a step or task as JSON, as it is stored."""
         return await self._results.step_result(run_id, step_id)
 
     async def run_result(self, run_id: str) -> Any:
@@ -223,38 +242,73 @@ class Operations:
     # Reruns
 
     async def rerun(
-        self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        force: bool = False,
+        new_id: str | None = None,
+        plan: ExecutionPlan | None = None,
+        params: dict[str, Any] | None = None,
     ) -> str:
-        """Start a new run from an ended one. Successful steps before `from_step` are carried over, unless forced."""
+        """Start a new run from an ended one, with its plan or a corrected one.
+
+        Successful steps whose definition and inputs are unchanged are carried over, unless they come after `from_step`
+        or `force` is set. `params` override those of the ended run.
+        """
         row = await self.find(run_id)
-        graph = await self.services.run_plans.graph_of(row.identity)
+        old = await self.services.run_plans.graph_of(row.identity)
+        graph = old if plan is None else (await self.services.plans.store(plan, row.identity.tenant_id))[1]
         if from_step is not None and from_step not in graph.index:
             raise RunwrightError(ErrorCode.STEP_NOT_FOUND, f"The plan has no step {from_step!r}.")
         if row.status not in ENDED:
             message = "The run has not ended. Cancel it first, or wait for its end."
             raise RunwrightError(ErrorCode.RUN_NOT_TERMINAL, message)
-        fork, params = await self._fork(row, graph, from_step, force=force)
-        request = StartRequest(
-            plan=graph.plan,
-            params=given_of(graph.plan, params, row.identity.run_id),
-            run_id=new_id,
-            scope=scope_of(row.identity),
-            fork=fork,
-        )
-        return await self._start_or_resume(request)
-
-    async def _fork(
-        self, row: RunRow, graph: PlanGraph, from_step: str | None, *, force: bool
-    ) -> tuple[Fork, dict[str, Any]]:
-        """The steps that a new run carries over from an ended one, and the parameters of the ended one."""
-        run_id = row.identity.run_id
         if from_step is not None and not graph.runs_steps_once:
             message = "A playbook cannot be rerun from one of its steps; rerun it from the start."
             raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, message)
         state = await fold_run(self.log, run_id, None)
         assert state.execution is not None
-        carried = {} if force else carried_steps(graph, state, from_step)
-        started = await self.log.find_event(run_id, "RunStarted")
-        source = None if started is None or started.payload is None else started.payload.get("source")
-        fork = Fork(run_id, row.last_seq, carried, source, await self._sub_plan_files(run_id))
-        return fork, state.execution.params
+        given = rerun_params(old.plan, graph.plan, run_id, state.execution.params, params or {})
+        changed = changed_params(state.execution.params, merge_params(graph.plan, given))
+        fork = await self._fork(
+            row,
+            old,
+            graph,
+            state,
+            changed,
+            from_step=from_step,
+            force=force,
+            compares_code=plan is not None,
+        )
+        request = StartRequest(plan=graph.plan, params=given, run_id=new_id, scope=scope_of(row.identity), fork=fork)
+        return await self._start_or_resume(request)
+
+    async def _fork(
+        self,
+        row: RunRow,
+        old: PlanGraph,
+        new: PlanGraph,
+        state: RunState,
+        params: frozenset[str],
+        *,
+        from_step: str | None,
+        force: bool,
+        compares_code: bool = False,
+    ) -> Fork:
+        """The steps that a new run carries over from an ended one. `params`: those whose values differ;
+        `compares_code`: functions whose code differs run again."""
+        run_id = row.identity.run_id
+        record = await self.log.find_event(run_id, "RunStarted")
+        started = None if record is None else read_payload(payloads.RunStarted, record)
+        registered = find_registered(content_hash(plan_body(new.plan)))
+        calls = frozenset[str]()
+        if started is not None and registered is not None and compares_code:
+            calls = changed_calls(started.code, registered.code)
+        reasons = reasons_to_run(old, new, succeeded_steps(state), PlanChange(params, calls), from_step)
+        carried = {} if force else carried_steps(new, state, reasons)
+        files = {} if started is None else started.sub_plans or {}
+        source = registered.file if registered is not None and compares_code else None
+        if source is None and started is not None:
+            source = started.source
+        return Fork(run_id, row.last_seq, carried, source, files, row.identity.plan_version)

@@ -9,18 +9,21 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from runwright.config.limits import read_limits
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan
 from runwright.flows.plan_function import PlanFunction
 from runwright.flows.step_function import function_ref
+from runwright.plans.load_limits import load_limits
 from runwright.plans.loader import load_plan, load_plan_file, plan_from_dict
-from runwright.plans.problems import LoadedPlan
-from runwright.plans.registry import register_plan
+from runwright.plans.problems import INVALID_STEP, LoadedPlan, PlanInvalid, Problem
+from runwright.plans.registry import SUB_PLAN, find_registered, hash_from_ref, register_plan
 from runwright.tools.base import Tool
 from runwright.tools.python import make_importable
 from runwright.tools.registry import all_tools
 
 from .flow_loader import flow_in, load_flow, plan_of
+from .run_params import check_sub_plan_params
 
 _loading: ContextVar[tuple[str, ...]] = ContextVar("runwright_loading", default=())
 """The plans that are being loaded: a plan, and inside it its sub-plans."""
@@ -47,14 +50,33 @@ def read_plan_file(path: Path, tools: Mapping[str, Tool] | None = None) -> Loade
     file = Path(os.path.realpath(path))  # resolves also a link that points to itself
     make_importable(str(file.parent))
     kinds = all_tools() if tools is None else tools
-    loaded = _load_once(str(file), lambda: load_plan_file(path, kinds, link=_link(file.parent, tools)))
+    with load_limits(steps=read_limits().plan_steps):
+        loaded = _load_once(str(file), lambda: load_plan_file(path, kinds, link=_link(file.parent, tools)))
+    _check_sub_plans(loaded.plan, str(path))
     return _register(loaded, str(file))
 
 
 def read_data(document: Mapping[str, Any], tools: Mapping[str, Tool] | None = None) -> LoadedPlan:
     """Load a plan from a mapping. Files that it names are relative to the working directory."""
-    loaded = plan_from_dict(document, all_tools() if tools is None else tools, link=_link(Path.cwd(), tools))
+    with load_limits(steps=read_limits().plan_steps):
+        loaded = plan_from_dict(document, all_tools() if tools is None else tools, link=_link(Path.cwd(), tools))
+    _check_sub_plans(loaded.plan, "plan")
     return _register(loaded)
+
+
+def _check_sub_plans(plan: ExecutionPlan, name: str) -> None:
+    """Raise PlanInvalid if a step passes parameters that its sub-plan does not accept, or omits some that it needs."""
+    problems: list[Problem] = []
+    for call in plan.tool_calls():
+        child = find_registered(hash_from_ref(str(call.inputs.get("ref")))) if call.kind == SUB_PLAN else None
+        if child is None:
+            continue
+        try:
+            check_sub_plan_params(child.plan, call.inputs, call.name)
+        except RunwrightError as error:
+            problems.append(Problem(name, None, None, INVALID_STEP, error.detail, call.name))
+    if problems:
+        raise PlanInvalid(problems)
 
 
 def _register(loaded: LoadedPlan, file: str | None = None) -> LoadedPlan:
@@ -67,9 +89,10 @@ def _register(loaded: LoadedPlan, file: str | None = None) -> LoadedPlan:
 def read_sent(document: Mapping[str, Any] | str, tools: Mapping[str, Tool]) -> LoadedPlan:
     """Load a plan that a client sent, as a mapping or as YAML. It belongs to a tenant: it is not registered in this
     process, and it cannot name files of this machine."""
-    if isinstance(document, str):
-        return load_plan(document, tools=tools, link=_no_files)
-    return plan_from_dict(document, tools, link=_no_files)
+    with load_limits(steps=read_limits().plan_steps):
+        if isinstance(document, str):
+            return load_plan(document, tools=tools, link=_no_files)
+        return plan_from_dict(document, tools, link=_no_files)
 
 
 def _no_files(path: str) -> str:

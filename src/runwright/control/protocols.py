@@ -89,6 +89,13 @@ class RunOperations(SignalSender, Protocol):
     async def result(self, run_id: str, step_id: str) -> Any: ...
     async def run_result(self, run_id: str) -> Any: ...
     async def rerun(
-        self, run_id: str, *, from_step: str | None = None, force: bool = False, new_id: str | None = None
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        force: bool = False,
+        new_id: str | None = None,
+        plan: ExecutionPlan | None = None,
+        params: dict[str, Any] | None = None,
     ) -> str: ...
     async def status(self, run_id: str) -> RunStatus: ...

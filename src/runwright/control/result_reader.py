@@ -12,9 +12,9 @@ from runwright.contract.result_ref import parse_result_address, ref_digest
 from runwright.contract.snapshot import StepSnapshot
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
 from runwright.core.decider import Decider
-from runwright.core.scheduling.stored_values import MissingValues, stored_item
+from runwright.core.scheduling.stored_values import MissingValues, may_be_stored_item, stored_item
 from runwright.runtimes.recovery import fold_run
-from runwright.runtimes.result_loader import load_result
+from runwright.runtimes.result_loader import load_result_body
 from runwright.runtimes.services import RunServices
 
 
@@ -23,14 +23,14 @@ class ResultReader:
         self._services = services
         self._log = services.log
 
-    async def step_result(self, run_id: str, step_id: str) -> Any:
-        """The result of a step, or of the task of a playbook that a result address names."""
+    async def step_result(self, run_id: str, step_id: str) -> bytes:
+        """The result of a step, or of the task of a playbook that a result address names, as JSON."""
         run = (await self._log.find_run(run_id)).identity
         if (address := parse_result_address(step_id)) is not None:
             if address.run_id != run_id:
                 message = f"The result address belongs to run {address.run_id!r}, not to run {run_id!r}."
                 raise RunwrightError(ErrorCode.REFERENCE_NOT_AVAILABLE, message)
-            return await load_result(self._log, self._services.results, step_id, run.tenant_id)
+            return await load_result_body(self._log, self._services.results, step_id, run.tenant_id)
         snapshot = await self._log.snapshot(run_id)
         step = next((step for step in snapshot.steps if step.step_id == step_id), None)
         if step is None:
@@ -39,15 +39,16 @@ class ResultReader:
             )
         return await self._completed_result(run, step)
 
-    async def _completed_result(self, run: RunIdentity, step: StepSnapshot) -> Any:
+    async def _completed_result(self, run: RunIdentity, step: StepSnapshot) -> bytes:
         for event_type in ("StepCompleted", "StepSkipped"):
             record = await self._log.find_event(run.run_id, event_type, step.step_id, step.logical_attempt_id)
             if record is not None and record.payload is not None:
                 reference = record.payload.get("resultRef")
-                value = record.payload.get("result") if reference is None else await self._fetch(run, reference)
-                if step.iterations and isinstance(value, list):
-                    return [await self._iteration_result(run, part) for part in value]  # pyright: ignore[reportUnknownVariableType]
-                return value
+                if reference is None:
+                    body = msgspec.json.encode(record.payload.get("result"))
+                else:
+                    body = await self._services.results.get(run, reference)
+                return await self._with_iterations(run, body) if step.iterations else body
         advice = " Wait for its end." if step.status in (StepStatus.PENDING, StepStatus.RUNNING) else ""
         message = f"Step {step.step_id!r} has no result: it is {step.status}.{advice}"
         raise RunwrightError(ErrorCode.STEP_NOT_TERMINAL, message)
@@ -72,8 +73,15 @@ class ResultReader:
     async def _fetch(self, run: RunIdentity, reference: dict[str, Any]) -> Any:
         return msgspec.json.decode(await self._services.results.get(run, reference))
 
-    async def _iteration_result(self, run: RunIdentity, part: Any) -> Any:
-        stored = stored_item(part)
+    async def _with_iterations(self, run: RunIdentity, body: bytes) -> bytes:
+        """Collected results of a loop, with references replaced by what they refer to."""
+        if not body.startswith(b"["):
+            return body
+        parts = msgspec.json.decode(body, type=list[msgspec.Raw])
+        return b"[" + b",".join([await self._iteration_result(run, bytes(part)) for part in parts]) + b"]"
+
+    async def _iteration_result(self, run: RunIdentity, part: bytes) -> bytes:
+        stored = stored_item(msgspec.json.decode(part)) if may_be_stored_item(part) else None
         if stored is None:
             return part
-        return msgspec.json.decode(stored.raw or b"null") if stored.ref is None else await self._fetch(run, stored.ref)
+        return stored.raw or b"null" if stored.ref is None else await self._services.results.get(run, stored.ref)

@@ -57,6 +57,24 @@ def given_of(plan: ExecutionPlan, params: dict[str, Any], run_id: str) -> dict[s
     return _given(plan.params, params, workload_scope(params, run_id))
 
 
+_MISSING = object()
+
+
+def rerun_params(
+    old: ExecutionPlan, new: ExecutionPlan, run_id: str, before: dict[str, Any], changes: dict[str, Any]
+) -> dict[str, Any]:
+    """The parameters that a new run is given: those of the ended one that are no defaults, as far as the new plan has
+    them, and the changes."""
+    given = given_of(old, before, run_id)
+    if old is not new and new.playbook is None:
+        given = {
+            name: value
+            for name, value in given.items()
+            if name in new.param_names and value != old.params.get(name, _MISSING)
+        }
+    return {**given, **changes}
+
+
 def _given(written: dict[str, Any], params: dict[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in params.items():
@@ -108,6 +126,13 @@ def check_params(
         names = ", ".join(f"{name} ({describe_param_type(plan.param_types[name])})" for name in missing)
         how = "" if where else " Set it with --param, or pass it to start()."
         raise _refused(f"{where}The plan {plan.plan_id} needs {names}.{how}")
+
+
+def check_sub_plan_params(child: ExecutionPlan, inputs: dict[str, Any], step_id: str) -> None:
+    """Refuse the inputs of a `plan` step if its plan does not accept their parameters."""
+    params: Any = inputs.get("params") or {}
+    if isinstance(params, dict):  # else it is an expression
+        check_params(child, cast("dict[str, Any]", params), f"Step {step_id!r}: ", later=contains_expression)
 
 
 def type_problem(plan: ExecutionPlan, name: str, value: Any) -> str | None:

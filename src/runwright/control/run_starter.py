@@ -19,16 +19,15 @@ from runwright.contract.refs import EngineRun, PlanRef
 from runwright.contract.timestamps import from_micros
 from runwright.core.expressions.template import has_expression
 from runwright.core.fold.execution_state import ChildRun
-from runwright.plans.input_checks import is_dynamic
 from runwright.plans.registry import SUB_PLAN, find_registered, hash_from_ref
 from runwright.plans.secret_refs import secret_names
 from runwright.runtimes.embedded.engine import Engine
-from runwright.tools.python import make_importable
+from runwright.tools.python import make_file_importable
 from runwright.tools.secrets import SecretContext
 
 from .idempotency import run_of_request
 from .rerun import Fork
-from .run_params import check_params, fill_workload, merge_params
+from .run_params import check_sub_plan_params, fill_workload, merge_params
 from .run_scope import RunScope, scope_of
 from .subruns import is_child_run
 
@@ -94,7 +93,7 @@ class RunStarter:
         queued = _queued(request, run, fill_workload(plan, params, run.run_id))
         started = self._started(request, run, sha256, report, _files(request, sha256, sub_plans))
         if started.source is not None:
-            make_importable(str(Path(started.source).parent))
+            make_file_importable(Path(started.source))
         carry_over = None if request.fork is None else request.fork.emit_carried_over
         try:
             await self._engine.start(run, graph, queued, started, carry_over)
@@ -166,9 +165,7 @@ class RunStarter:
                 continue
             name, ref = f"{step_id}/{work.name}".lstrip("/"), str(work.inputs["ref"])
             child = await self._sub_plan(ref, tenant_id, name)
-            params: Any = work.inputs.get("params") or {}
-            if not is_dynamic(params):
-                check_params(child, params, f"Step {name!r}: ", later=is_dynamic)
+            check_sub_plan_params(child, work.inputs, name)
             sha256 = hash_from_ref(ref)
             if sha256 not in seen:
                 seen.add(sha256)
@@ -222,7 +219,10 @@ class RunStarter:
         started = await self._log.find_event(run_id, "RunStarted")
         reference: dict[str, Any] = {} if started is None else (started.payload or {}).get("planRef") or {}
         if reference.get("sha256") != sha256:
-            message = f"Run {run_id!r} is a run of another plan, or of another version of it. Choose another run id."
+            message = (
+                f"Run {run_id!r} is a run of another plan, or of another version of it. Choose another run id, or "
+                f"start a new run that keeps its unchanged steps: runwright rerun {run_id} --plan FILE"
+            )
             raise RunwrightError(ErrorCode.PLAN_MISMATCH, message)
         existing: dict[str, Any] = {} if queued is None else queued.payload or {}
         if existing.get("parentRunId") is not None:
@@ -247,7 +247,9 @@ def _queued(request: StartRequest, run: RunIdentity, params: dict[str, Any]) -> 
         params=params,
         trigger=request.trigger,
         origin_run_id=None if fork is None else fork.origin_run_id,
+        origin_plan_version=None if fork is None else fork.origin_plan_version,
         forked_from_seq=None if fork is None else fork.seq,
+        carried_over=None if fork is None else fork.carried_over,
         parent_run_id=None if parent is None else parent.run.run_id,
         parent_step_id=None if parent is None else parent.step_id,
         parent_iter=None if parent is None else parent.iteration,

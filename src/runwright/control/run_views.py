@@ -14,20 +14,35 @@ from runwright.core.fold.state import substatus
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import RunRow
 from runwright.log.protocols import LogReader
+from runwright.runtimes.alerts import DRIVER_FAILED
 
-RECOVERING = {
+_RECOVERING = {
     "substatus": "RECOVERING",
     "message": "No process is driving this run. Continue with: runwright recover, or start it by its id.",
 }
+_DRIVER_FAILED = {
+    "substatus": "embedded/DRIVER_FAILED",
+    "message": "The process that drove this run failed on it, see its alerts. Cancel it, or start it again by its id.",
+}
 
 
-async def abandoned_runs(log: LogReader, rows: Sequence[RunRow]) -> frozenset[str]:
-    """The runs of the embedded engine that are running and that no live process drives. The log has no liveness."""
+async def undriven_runs(log: LogReader, rows: Sequence[RunRow]) -> dict[str, dict[str, str]]:
+    """The runs of the embedded engine that are running and that no live process drives, each with the fields that its
+    documents have instead of those of the log, which knows no processes."""
     ours = [row for row in rows if row.summary.provider in ("embedded", "mock")]
     active = ((RunStatus.RUNNING, None), (RunStatus.PAUSED, "DRAINING"))
     stuck = [row for row in ours if (row.status, substatus(row.summary)[0]) in active]
     living = await log.owners() if stuck else frozenset[tuple[str, int]]()
-    return frozenset(row.identity.run_id for row in stuck if (row.owner, row.epoch) not in living)
+    undriven = [row for row in stuck if (row.owner, row.epoch) not in living]
+    return {row.identity.run_id: _DRIVER_FAILED if await _has_failed(log, row) else _RECOVERING for row in undriven}
+
+
+async def _has_failed(log: LogReader, row: RunRow) -> bool:
+    """Whether a driver failed on the run as it is. No process takes such a run over by itself: it was released."""
+    if row.owner is not None:
+        return False
+    alerts = await log.alerts(row.identity.run_id)
+    return any(alert.code == DRIVER_FAILED and alert.subject == str(row.last_seq) for alert in alerts)
 
 
 def with_pending(snapshot: RunSnapshot, graph: PlanGraph) -> list[StepSnapshot]:

@@ -210,6 +210,7 @@ class SignalState(msgspec.Struct, frozen=True):
     params: dict[str, ParamType]
     questions: dict[str, Approval] = {}  # pending approvals by step
     is_playbook: bool = False
+    event_names: frozenset[str] | None = None  # those that steps can wait for; None: any
 
 
 InputsOf = Callable[[str], frozenset[str]]
@@ -239,13 +240,10 @@ def check_state(request: SignalRequest, view: SignalState, inputs_of: InputsOf) 
         _check_step(kind, step_id, bool(request.payload.get("force")), view)
     if kind == "INJECT_OVERRIDE" and isinstance(step_id, str):
         _check_override(request.payload["override"], view.plan_steps[step_id], inputs_of)
+    if kind == "EVENT":
+        _check_event(request.payload["name"], view)
     if kind == "UPDATE_PARAMS":
-        for name, value in request.payload["params"].items():
-            if name not in view.params:
-                raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {name!r}.")
-            if value is not None and not matches_param_type(value, view.params[name]):
-                sentence = f"The parameter {name!r} must be {describe_param_type(view.params[name])}."
-                raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
+        _check_params(request.payload["params"], view)
 
 
 def question_of(request: SignalRequest, questions: dict[str, Approval]) -> Approval | None:
@@ -305,6 +303,23 @@ def _check_override(override: dict[str, Any], step: PlanStep, inputs_of: InputsO
             ErrorCode.SIGNAL_INVALID_PAYLOAD,
             "An override can use only results that the step itself uses; others are not stored for it.",
         )
+
+
+def _check_params(params: dict[str, Any], view: SignalState) -> None:
+    for name, value in params.items():
+        if name not in view.params:
+            raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, f"The plan has no parameter {name!r}.")
+        if value is not None and not matches_param_type(value, view.params[name]):
+            sentence = f"The parameter {name!r} must be {describe_param_type(view.params[name])}."
+            raise Refused(ErrorCode.SIGNAL_INVALID_PAYLOAD, sentence)
+
+
+def _check_event(name: str, view: SignalState) -> None:
+    if view.event_names is None or name in view.event_names:
+        return
+    known = ", ".join(sorted(view.event_names)) or "none"
+    sentence = f"No step of this run can wait for the event {name!r}. Expected events: {known}."
+    raise Refused(ErrorCode.EVENT_NOT_EXPECTED, sentence)
 
 
 def _check_step(kind: str, step_id: str, force: bool, view: SignalState) -> None:

@@ -16,15 +16,17 @@ from runwright.contract.plan import ParamType
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED
 from runwright.contract.workflow_engine import SignalRequest
+from runwright.core.expressions.template import has_expression
 from runwright.core.fold.payload_reader import read_payload
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.builders import new_event
-from runwright.log.model import RunRow
+from runwright.log.model import EventFilter, RunRow
 from runwright.log.run_log import RunLog
 from runwright.log.validation import not_found
 from runwright.runtimes.plan_resolver import PlanResolver
 from runwright.runtimes.recovery import fold_run
 from runwright.tools.base import Tool
+from runwright.tools.wait import WaitTool
 
 from .signal_policy import SignalPolicy
 from .signal_rules import (
@@ -329,7 +331,16 @@ class SignalService:
             return SignalState(snapshot.status, steps, dict.fromkeys(steps, PlanStep()), {}, questions)
         known = {node.step.step_id: PlanStep(node.step.kind, node.mentions) for node in graph.nodes}
         types = {name: graph.plan.param_types.get(name, ParamType.ANY) for name in graph.plan.param_names}
-        return SignalState(snapshot.status, steps, known, types, questions, not graph.runs_steps_once)
+        events = await self._event_names(run_id, graph)
+        return SignalState(snapshot.status, steps, known, types, questions, not graph.runs_steps_once, events)
+
+    async def _event_names(self, run_id: str, graph: PlanGraph) -> frozenset[str] | None:
+        """The events that steps of a run can wait for; None if that is known only when they run."""
+        names = [call.inputs.get("event") for call in graph.plan.tool_calls() if call.kind == WaitTool.kind]
+        is_overridden = await self.log.select(run_id, EventFilter(("StepOverridden",), None), limit=1) if names else []
+        if is_overridden or any(has_expression(name) for name in names):
+            return None
+        return frozenset(str(name) for name in names if name is not None)
 
     def _inputs_of(self, kind: str) -> frozenset[str]:
         tool = self._find_tool(kind)

@@ -20,8 +20,8 @@ _MARK = "\ue000"
 _ADVICE = 'or pass the value in `env` and write "$NAME"; `unquoted: true` permits it as it is.'
 _UNQUOTED = f"An expression in `command` must end in `| quote`, so that its value is one word and not code; {_ADVICE}"
 _INSIDE = (
-    "An expression in `command` is inside of quotes, backticks, `${}`, `$(())`, `[[ ]]`, a comment or a here-document, or "
-    f"after a part that is not understood, where `| quote` may not protect: write it outside of that, {_ADVICE}"
+    "An expression in `command` is inside of quotes, backticks, `${}`, `$(())`, `[[ ]]`, a comment or a here-document, "
+    f"or after a part that is not understood, where `| quote` may not protect: write it outside of that, {_ADVICE}"
 )
 
 _TOKEN = re.compile(

@@ -21,7 +21,7 @@ from runwright.runtimes.embedded.task_queue import LEASE_SECONDS, StepAssignment
 from runwright.runtimes.executor.work import Outcome, Work
 from runwright.storage.json_encoding import check_checkpoint, encode_result
 from runwright.tools.base import StepContext, Tool
-from runwright.tools.python import make_importable
+from runwright.tools.python import make_file_importable
 from runwright.tools.secret_mask import Mask
 from runwright.tools.secrets import SecretContext, SecretsProvider
 
@@ -63,7 +63,7 @@ class WorkerJob:
                 ErrorCode.INVALID_STEP_SCHEMA, f"Tool {assignment.step.kind!r} not found. Install it on the worker."
             )
         if assignment.source is not None and Path(assignment.source).exists():
-            make_importable(str(Path(assignment.source).parent))
+            make_file_importable(Path(assignment.source))
         names = list(dict.fromkeys([*assignment.step.secret_refs, *(secret.name for secret in assignment.secrets)]))
         found: dict[str, str] = {}
         if names:

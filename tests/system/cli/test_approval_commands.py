@@ -17,7 +17,7 @@ steps:
   - id: ok
     approval: {prompt: "Release?", fields: {share: integer}}
   - {id: paid, wait: {event: paid}}
-  - {id: ship, shell: "echo shipping {{ steps.ok.result.answer.share }} for {{ steps.paid.result.payload.amount }}"}
+  - {id: ship, shell: "echo shipping {{ steps.ok.result.answer.share | quote }} for {{ steps.paid.result.payload.amount | quote }}"}
 """
 
 

@@ -16,7 +16,7 @@ stepz: []
 steps:
   - {id: a, shel: "echo a"}
   - {id: a, shell: "echo b"}
-  - {id: c, shell: "echo {{ steps.nope.result }}", dependsOn: [zz]}
+  - {id: c, shell: "echo {{ steps.nope.result | quote }}", dependsOn: [zz]}
   - {id: d, wait: 3 parsecs}
 """
 FORK = """\

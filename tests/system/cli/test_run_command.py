@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import runwright as rw
-from runwright.cli.commands.run import parse_params
+from runwright.cli.param_option import parse_params
 from runwright.contract.plan import ExecutionPlan, Order, PlanMetadata
 from runwright.plans.loader import load_plan
 from runwright.tools.registry import all_tools
@@ -287,7 +287,7 @@ def test_run_continues_when_its_output_pipe_is_closed(project: Project) -> None:
 
 def test_show_lists_pending_steps_and_counts_iterations(project: Project) -> None:
     project.plan(
-        "plan: p\nsteps:\n  - {id: fan, foreach: {in: [1, 2, 3], as: n}, shell: 'echo {{ n }}'}\n"
+        "plan: p\nsteps:\n  - {id: fan, foreach: {in: [1, 2, 3], as: n}, shell: 'echo {{ n | quote }}'}\n"
         "  - {id: slow, shell: 'touch here; sleep 20'}\n  - {id: late, noop: {}}\n"
     )
     process = project.start("run", "plan.yaml", "--run-id", "r1")

@@ -23,7 +23,7 @@ plan: shop
 params: {n: 1}
 onFailure: wait
 steps:
-  - {id: first, shell: "echo one {{ params.n }}"}
+  - {id: first, shell: "echo one {{ params.n | quote }}"}
   - {id: ok, approval: {prompt: "Go?"}}
   - {id: last, shell: "test -e go || exit 3"}
 """

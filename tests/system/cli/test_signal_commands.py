@@ -20,7 +20,7 @@ params: {word: first}
 steps:
   - {id: gate, shell: "test -e open || { echo it is shut >&2; exit 4; }"}
   - {id: extra, shell: "exit 5"}
-  - {id: last, dependsOn: [gate, extra], shell: "echo {{ params.word }}"}
+  - {id: last, dependsOn: [gate, extra], shell: "echo {{ params.word | quote }}"}
 """
 
 

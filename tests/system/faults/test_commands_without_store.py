@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 PLAN = """
 plan: p
 steps:
-  - {id: first, shell: "echo {{ run.id }} >> executed; sleep 2"}
+  - {id: first, shell: "echo {{ run.id | quote }} >> executed; sleep 2"}
   - {id: second, shell: "while ! test -e go; do sleep 0.05; done"}
 """
 OUTAGE = 7.0  # seconds: longer than a lease

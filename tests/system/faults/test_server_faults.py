@@ -112,8 +112,8 @@ async def wait_for_end(http: httpx.AsyncClient, addresses: list[str], run_id: st
 PLAN = {
     "plan": "chain",
     "steps": [
-        {"id": "a", "shell": "sleep 0.05; echo {{ run.id }} a >> done.txt"},
-        {"id": "b", "shell": "sleep 0.05; echo {{ run.id }} b >> done.txt"},
+        {"id": "a", "shell": "sleep 0.05; echo {{ run.id | quote }} a >> done.txt"},
+        {"id": "b", "shell": "sleep 0.05; echo {{ run.id | quote }} b >> done.txt"},
         {"id": "c", "noop": {}},
     ],
 }
@@ -156,7 +156,7 @@ async def test_playbook_loop_survives_a_killed_server_and_worker(fleet: Fleet) -
     first, second = fleet.server(), fleet.server()
     for _ in range(2):
         fleet.worker()
-    shell = {"kind": "shell", "command": "sleep 0.05; echo {{ _task }} {{ iter.n }} >> done.txt"}
+    shell = {"kind": "shell", "command": "sleep 0.05; echo {{ _task | quote }} {{ iter.n | quote }} >> done.txt"}
     loop = {"in": "{{ range(60) | list }}", "iterator": "n", "spec": {"mode": "parallel", "max_in_flight": 16}}
     step = {"step": "many", "loop": loop, "tool": [{"one": shell}, {"two": shell}]}
     done = fleet.folder / "done.txt"

@@ -29,7 +29,7 @@ from runwright.contract.plan import ExecutionPlan
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import ENDED, RunStatus
-from runwright.control.run_views import RECOVERING, abandoned_runs
+from runwright.control.run_views import undriven_runs
 from runwright.control.time_text import parse_time
 from runwright.log.model import EventFilter, RunFilter, RunRow
 from runwright.log.protocols import LogReader
@@ -53,8 +53,8 @@ async def list_command(
         after = None if since is None else parse_time(since, log.clock.now())
         run_filter = RunFilter(None if status is None else RunStatus(status.upper()), plan, tenant, after)
         rows = [row async for row in _read_runs(log, run_filter, limit)]
-        abandoned = await abandoned_runs(log, rows)
-    documents = [{**row.to_json(), **(RECOVERING if row.identity.run_id in abandoned else {})} for row in rows]
+        undriven = await undriven_runs(log, rows)
+    documents = [{**row.to_json(), **undriven.get(row.identity.run_id, {})} for row in rows]
     if session.as_json:
         for document in documents:
             session.print_json(document)
@@ -107,8 +107,8 @@ async def show_command(session: Session, run: str, at: str | None) -> int:
         elif at is not None:
             point = from_micros(parse_time(at, log.clock.now()))
         snapshot = await log.snapshot(row.identity.run_id, at=point)
-        if at is None and await abandoned_runs(log, [row]):
-            snapshot = msgspec.structs.replace(snapshot, **RECOVERING)
+        if at is None and (undriven := await undriven_runs(log, [row])):
+            snapshot = msgspec.structs.replace(snapshot, **undriven[row.identity.run_id])
         plan = None if session.as_json else await plan_of_run(log, row.identity.run_id)
         alerts = await log.alerts(row.identity.run_id)
     if session.as_json:

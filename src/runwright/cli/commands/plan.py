@@ -10,12 +10,14 @@ from typing import Any
 import click
 import msgspec
 
+from runwright.cli.param_option import parse_params
 from runwright.cli.session import EXIT_OK, EXIT_REFUSED, Session, command
 from runwright.cli.terminal.formatting import is_terminal, plural, printable
 from runwright.contract.capabilities import EMBEDDED_CAPABILITIES, validation_report
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, Step, content_hash, plan_body, plan_version
 from runwright.control.plan_loader import read_data, read_plan_file
+from runwright.control.rerun_preview import preview_rerun
 from runwright.plans.dbt_manifest import plan_from_manifest
 from runwright.plans.problems import LoadedPlan, PlanInvalid, Problem
 from runwright.tools.registry import all_tools
@@ -104,6 +106,31 @@ def _summary(plan: ExecutionPlan) -> str:
 
 def _hash(plan: ExecutionPlan) -> str:
     return content_hash(plan_body(plan))
+
+
+@command("check")
+@_file
+@click.option("--run", required=True, help="A finished run: an id, a unique prefix of an id, or @last.")
+@click.option("--param", "pairs", multiple=True, metavar="K=V", help="Change a parameter. May be repeated.")
+async def check_command(session: Session, plan_file: Path, run: str, pairs: tuple[str, ...]) -> int:
+    """Show which steps of a run `rerun RUN --plan PLAN` would reuse."""
+    loaded = load_or_show(session, plan_file)
+    if loaded is None:
+        return EXIT_REFUSED
+    async with session.open() as log:
+        row = await log.resolve_run(run)
+        run_id = row.identity.run_id
+        preview = await preview_rerun(log, row, loaded.plan, parse_params(loaded.plan, pairs))
+    if session.as_json:
+        session.print_json({"runId": run_id, "steps": preview})
+        return EXIT_OK
+    for step in preview:
+        label = click.style("keep", fg="green") if step["carriedOver"] else click.style("run ", fg="yellow")
+        reason = "" if step["reason"] is None else f"  {step['reason']}"
+        click.echo(f"{label}  {printable(step['stepId'])}{reason}")
+    kept = sum(step["carriedOver"] for step in preview)
+    click.echo(f"{kept} of {plural(len(preview), 'step')} kept. Start it: runwright rerun {run_id} --plan {plan_file}")
+    return EXIT_OK
 
 
 @command("show")
@@ -212,5 +239,5 @@ async def import_dbt_command(
     return EXIT_OK
 
 
-for _each in (validate_command, show_command, hash_command, graph_command, import_dbt_command):
+for _each in (validate_command, check_command, show_command, hash_command, graph_command, import_dbt_command):
     plan_command.add_command(_each)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import click
 
 from runwright.cli.attach import attach_and_drive, open_run_operations
 from runwright.cli.follower import capture_warnings
 from runwright.cli.outputs import StdoutWriter
+from runwright.cli.param_option import parse_params
 from runwright.cli.recover_runs import RunRecovery
-from runwright.cli.session import EXIT_OK, Session, command
+from runwright.cli.run_view import plan_of_run
+from runwright.cli.session import EXIT_OK, EXIT_REFUSED, Session, command
 from runwright.cli.terminal.formatting import printable
 from runwright.cli.terminal.input import Interrupts
 from runwright.contract.transitions import ENDED, RunStatus
@@ -18,21 +21,44 @@ from runwright.control.bootstrap import open_operations
 from runwright.control.operations import Operations
 from runwright.log.model import RunFilter
 
+from .plan import load_or_show
+
 
 @command("rerun")
 @click.argument("run")
 @click.option("--from", "from_step", metavar="STEP", help="Rerun this step and all steps after it.")
 @click.option("--force", is_flag=True, help="Rerun all steps, including successful ones.")
 @click.option("--run-id", metavar="ID", help="Id of the new run.")
-async def rerun_command(session: Session, run: str, from_step: str | None, force: bool, run_id: str | None) -> int:
+@click.option(
+    "--plan", "plan_file", metavar="FILE", type=click.Path(path_type=Path), help="A corrected plan for the new run."
+)
+@click.option("--param", "pairs", multiple=True, metavar="K=V", help="Change a parameter. May be repeated.")
+async def rerun_command(
+    session: Session,
+    run: str,
+    from_step: str | None,
+    force: bool,
+    run_id: str | None,
+    plan_file: Path | None,
+    pairs: tuple[str, ...],
+) -> int:
     """Start a new run from a finished one, reusing successful steps.
 
-    The new run refers to the old one, which does not change. A playbook starts from the beginning.
+    The new run refers to the old one, which does not change. With --plan, steps whose definition and inputs are
+    unchanged are reused: `runwright plan check FILE --run RUN` lists them. A playbook starts from the beginning.
     """
+    loaded = None
+    if plan_file is not None and (loaded := load_or_show(session, plan_file)) is None:
+        return EXIT_REFUSED
     async with open_run_operations(session) as operations:
         row = await operations.log.resolve_run(run)
         origin = row.identity.run_id
-        new_run_id = await operations.rerun(origin, from_step=from_step, force=force, new_id=run_id)
+        plan = None if loaded is None else loaded.plan
+        known = plan or await plan_of_run(operations.log, origin)
+        params = {} if known is None else parse_params(known, pairs)
+        new_run_id = await operations.rerun(
+            origin, from_step=from_step, force=force, new_id=run_id, plan=plan, params=params
+        )
         if not session.as_json:
             click.echo(printable(f"Run {new_run_id}, rerun of {origin}."))
         return await attach_and_drive(session, operations, new_run_id)

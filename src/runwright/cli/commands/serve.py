@@ -65,7 +65,7 @@ async def serve_command(
             click.echo(f"Runwright serves {address}")
             if service.was_open_at_start:
                 label = click.style("OPEN", fg="yellow", bold=True)
-                click.echo(f"{label}: no token exists yet, so every local user has all permissions.")
+                click.echo(f"{label}: no token exists yet, so the user of this process has all permissions.")
                 click.echo("      Create the first token:  runwright token create NAME --role Admin")
         sys.stdout.flush()
 
