@@ -75,6 +75,7 @@ class RunStarted(Payload, frozen=True):
     degraded: bool | None = None
     on_failure: str | None = None
     source: str | None = None
+    working_directory: str | None = None  # where relative paths of steps begin
     code: dict[str, str] | None = None  # fingerprints of the functions that are steps
     sub_plans: dict[str, str] | None = None  # files of the sub-plans, by hash
 

@@ -3,6 +3,7 @@ line are thin layers over it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,7 +93,13 @@ class Operations:
         place: RunScope | None = None,
     ) -> str:
         """Start a run, or resume the one that has this id. Returns once the start is durable."""
-        request = StartRequest(plan=plan, params=params or {}, run_id=run_id, scope=place or RunScope())
+        request = StartRequest(
+            plan=plan,
+            params=params or {},
+            run_id=run_id,
+            scope=place or RunScope(),
+            working_directory=_current_directory(),
+        )
         return await self._start_or_resume(request)
 
     async def start_or_get(
@@ -131,14 +138,21 @@ class Operations:
         """
         context = work.context
         graph = await self.services.plans.graph(child.plan_sha256, parent.tenant_id)
-        files = await self._sub_plan_files(parent.run_id)
+        started = await self._started(parent.run_id)
         inherited = context.workload if work.inputs.inherit else None
         fork = None
         is_same_plan = before is not None and before.plan_sha256 == child.plan_sha256
         if before is not None and is_same_plan and await is_child_run(self.log, before, parent):
             params = fill_workload(graph.plan, merge_params(graph.plan, work.inputs.params, inherited), before.run_id)
             fork = await self._fork_of_child(before, graph, params)
-        parent_step = ParentStep(parent, context.step_id, files, context.iteration, inherited)
+        parent_step = ParentStep(
+            parent,
+            context.step_id,
+            started.sub_plans or {},
+            context.iteration,
+            inherited,
+            started.working_directory,
+        )
         request = StartRequest(
             plan=graph.plan,
             params=work.inputs.params or {},
@@ -149,9 +163,10 @@ class Operations:
         )
         await self._start_or_resume(request)
 
-    async def _sub_plan_files(self, run_id: str) -> dict[str, str]:
-        started = await self.log.find_event(run_id, "RunStarted")
-        return {} if started is None else (started.payload or {}).get("subPlans") or {}
+    async def _started(self, run_id: str) -> payloads.RunStarted:
+        """The payload of the run's RunStarted, empty if there is none."""
+        record = await self.log.find_event(run_id, "RunStarted")
+        return payloads.RunStarted() if record is None else read_payload(payloads.RunStarted, record)
 
     async def _fork_of_child(self, child: ChildRun, graph: PlanGraph, params: dict[str, Any]) -> Fork | None:
         row = await self.log.find_run(child.run_id)
@@ -299,16 +314,27 @@ class Operations:
         """The steps that a new run carries over from an ended one. `params`: those whose values differ;
         `compares_code`: functions whose code differs run again."""
         run_id = row.identity.run_id
-        record = await self.log.find_event(run_id, "RunStarted")
-        started = None if record is None else read_payload(payloads.RunStarted, record)
+        started = await self._started(run_id)
         registered = find_registered(content_hash(plan_body(new.plan)))
         calls = frozenset[str]()
-        if started is not None and registered is not None and compares_code:
+        if registered is not None and compares_code:
             calls = changed_calls(started.code, registered.code)
         reasons = reasons_to_run(old, new, succeeded_steps(state), PlanChange(params, calls), from_step)
         carried = {} if force else carried_steps(new, state, reasons)
-        files = {} if started is None else started.sub_plans or {}
         source = registered.file if registered is not None and compares_code else None
-        if source is None and started is not None:
-            source = started.source
-        return Fork(run_id, row.last_seq, carried, source, files, row.identity.plan_version)
+        return Fork(
+            run_id,
+            row.last_seq,
+            carried,
+            source or started.source,
+            started.sub_plans or {},
+            row.identity.plan_version,
+            started.working_directory,
+        )
+
+
+def _current_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None

@@ -26,10 +26,12 @@ class Fork:
         source: str | None,
         files: dict[str, str],
         plan_version: str,
+        working_directory: str | None,
     ) -> None:
         self.origin_run_id = origin_run_id
         self.origin_plan_version = plan_version
         self.seq = seq
+        self.working_directory = working_directory
         self.source = source
         self.files = files  # of its sub-plans, by hash
         self._carried = carried

@@ -43,6 +43,7 @@ class ParentStep(msgspec.Struct, frozen=True):
     """The iteration of a playbook loop that it belongs to."""
     workload: dict[str, Any] | None = None
     """The workload that the sub-run inherits."""
+    working_directory: str | None = None
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,8 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
     scope: RunScope = RunScope()
     trigger: str = "manual"
     source: str | None = None
+    working_directory: str | None = None
+    """Where relative paths of steps begin. None: in the folder of the process that executes them."""
     fork: Fork | None = None
     parent: ParentStep | None = None
 
@@ -148,6 +151,7 @@ class RunStarter:
             degraded=bool(report and report["warnings"]) or None,
             on_failure=str(plan.on_failure),
             source=(request.source or files.get(sha256)) if fork is None else fork.source,
+            working_directory=_working_directory(request),
             code=None if read is None else read.code,
             sub_plans={sha: file for sha, file in files.items() if sha != sha256} or None,
         )
@@ -254,6 +258,15 @@ def _queued(request: StartRequest, run: RunIdentity, params: dict[str, Any]) -> 
         parent_step_id=None if parent is None else parent.step_id,
         parent_iter=None if parent is None else parent.iteration,
     )
+
+
+def _working_directory(request: StartRequest) -> str | None:
+    """A sub-run and a rerun continue where their origin made its files."""
+    if request.parent is not None:
+        return request.parent.working_directory
+    if request.fork is not None and request.fork.working_directory is not None:
+        return request.fork.working_directory
+    return request.working_directory
 
 
 def _files(request: StartRequest, sha256: str, sub_plans: list[SubPlan]) -> dict[str, str]:

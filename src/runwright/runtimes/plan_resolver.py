@@ -17,7 +17,7 @@ from runwright.core.fold.payload_reader import read_payload
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.run_log import RunLog
 from runwright.plans.store import PlanStore
-from runwright.tools.python import changed_functions, make_file_importable
+from runwright.tools.python import changed_functions, make_file_importable, make_importable
 
 logger = logging.getLogger("runwright.runtimes")
 
@@ -55,6 +55,8 @@ class PlanResolver:
         _check(run, started.plan_ref)
         if started.source is not None:
             make_file_importable(Path(started.source))  # where the process that started the run found its modules
+        if started.working_directory is not None:
+            make_importable(started.working_directory)
         try:
             return await self._plans.graph(started.plan_ref.sha256, run.tenant_id), started
         except RunwrightError as error:

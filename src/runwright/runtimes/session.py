@@ -84,6 +84,7 @@ class RunSession:
         *,
         exists: bool,
         source: str | None = None,
+        working_directory: str | None = None,
     ) -> None:
         self.services = services
         self.graph = graph
@@ -92,6 +93,7 @@ class RunSession:
         self.fence = fence
         self.exists = exists  # the run is in the log
         self.source = source  # the file next to which the modules of the plan are
+        self.working_directory = working_directory  # where relative paths of its steps begin; None: that of the process
         self.run: RunIdentity = decider.run
         self.lease = lease
         self.is_lost = False  # another process has claimed the run

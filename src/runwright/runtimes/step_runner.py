@@ -337,6 +337,7 @@ class StepRunner:
             workload=decider.execution.params if is_run else None,
             resolve=self._resolve_result if running.node.is_task else None,
             mask_text=None if mask is None else mask.mask_text,
+            working_directory=session.working_directory,
         )
 
     def _resolve_result(self, ref: Any) -> Any:

@@ -34,10 +34,10 @@ class ArtifactTool:
         if problem is not None:
             raise invalid_input(problem)
         if inputs.put is not None:
-            return context.keep(inputs.put, inputs.kind)
+            return context.keep(context.path(inputs.put), inputs.kind)
         assert inputs.get is not None
         assert inputs.to is not None
-        return {"path": inputs.to, "sizeBytes": context.fetch(inputs.get, inputs.to)}
+        return {"path": inputs.to, "sizeBytes": context.fetch(inputs.get, context.path(inputs.to))}
 
 
 def _problem(inputs: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -95,6 +96,7 @@ class StepContext:
         workload: dict[str, Any] | None = None,
         resolve: Callable[[Any], Any] | None = None,
         mask_text: Callable[[str], str] | None = None,
+        working_directory: str | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -109,6 +111,7 @@ class StepContext:
         self.workload = workload  # the parameters of the run, if the step is a child run
         self.resolve = resolve  # in playbooks: loads a task's result by its reference
         self.mask_text = mask_text or _unchanged  # hides secrets; to be called before a text is shortened
+        self.working_directory = working_directory or os.curdir  # of the run, also after its recovery elsewhere
         self.max_text = MAX_TEXT_LENGTH  # characters of an error message or a traceback
         self._save = save
         self._artifacts = artifacts
@@ -151,6 +154,10 @@ class StepContext:
         if self._artifacts is None:
             raise RunwrightError(ErrorCode.CAPABILITY_NOT_SUPPORTED, "No artifact store is configured.")
         return self._artifacts
+
+    def path(self, relative: str) -> str:
+        """Return a path of the step's inputs, which is relative to the working directory of the run."""
+        return os.path.join(self.working_directory, relative)
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of every process of the step."""

@@ -61,6 +61,7 @@ class ShellTool:
 
         argv = _argv(inputs)
         env = _environment(inputs.env, context)
+        folder = context.path(inputs.cwd or os.curdir)
         out, err = _StreamOutput(self._max_output), _StreamOutput(ERROR_BYTES)
 
         def write(stream: str, data: bytes) -> None:
@@ -68,9 +69,9 @@ class ShellTool:
             context.write(stream, data)
 
         try:
-            process = ChildProcess(argv, env=env, cwd=inputs.cwd, write=write)
+            process = ChildProcess(argv, env=env, cwd=folder, write=write)
         except (OSError, ValueError) as error:
-            raise start_error(error, argv, inputs.cwd) from None
+            raise start_error(error, argv, folder) from None
         status = await process.finish(lambda: context.grace)
         if status != 0:
             raise _failed(status, context.mask_text(_decode(err.last_line())))

@@ -190,15 +190,32 @@ class Engine:
             await asyncio.wait([other.created])
             raise RunwrightError(ErrorCode.RUN_ALREADY_EXISTS, f"There is a run {run.run_id!r} already.")
         await self.keeper.ensure()  # compiling a large plan may have taken longer than the lease
-        session = self._session(graph, decider, 0, self.keeper.fence, exists=False, source=started.source)
+        session = self._session(graph, decider, 0, self.keeper.fence, started, exists=False)
         driver = self._driver(session)
         self._drive(driver)
         await asyncio.shield(driver.created)
 
     def _session(
-        self, graph: PlanGraph, decider: Decider, seq: int, fence: Fence, *, exists: bool, source: str | None = None
+        self,
+        graph: PlanGraph,
+        decider: Decider,
+        seq: int,
+        fence: Fence,
+        started: payloads.RunStarted,
+        *,
+        exists: bool,
     ) -> RunSession:
-        return RunSession(self.services, graph, decider, seq, fence, self.keeper, exists=exists, source=source)
+        return RunSession(
+            self.services,
+            graph,
+            decider,
+            seq,
+            fence,
+            self.keeper,
+            exists=exists,
+            source=started.source,
+            working_directory=started.working_directory,
+        )
 
     def _driver(self, session: RunSession) -> RunDriver:
         return RunDriver(session, self.capacity, self.dispatcher, self._park)
@@ -261,7 +278,7 @@ class Engine:
             begin_engine_attempt(decider)
         if run_id in self._drivers:  # another call was faster
             return True
-        session = self._session(graph, decider, seq, self.keeper.fence, exists=True, source=started.source)
+        session = self._session(graph, decider, seq, self.keeper.fence, started, exists=True)
         driver = self._driver(session)
         if decider.is_ending():
             await driver.runner.stop_sub_runs(interrupted)
@@ -390,10 +407,10 @@ class Engine:
         if self.is_driven(run_id):
             self.on_signal(run_id)
             return row.status
-        graph = await self.services.run_plans.graph_of(row.identity)
+        graph, started = await self.services.run_plans.find(row.identity)
         fence = await self._claim(run_id)
         decider, seq = await restore_decider(self.log, row.identity, graph, self.services.settings.drain_timeout)
-        session = self._session(graph, decider, seq, fence, exists=True)
+        session = self._session(graph, decider, seq, fence, started, exists=True)
         decider.set_time(self.clock.now())
         if decider.is_ending():
             await self._driver(session).runner.stop_sub_runs(commands_of(decider).execute)

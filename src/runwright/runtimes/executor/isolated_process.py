@@ -82,11 +82,12 @@ class _IsolatedProcess:
 
     def _start(self, child_end: socket.socket) -> ChildProcess:
         argv = [sys.executable, "-m", "runwright.runtimes.executor.isolated_main", str(child_end.fileno())]
-        env = {**os.environ, **self._work.context.environment()}
+        context = self._work.context
+        env, folder = {**os.environ, **context.environment()}, context.working_directory
         try:
-            return ChildProcess(argv, env=env, pass_fds=[child_end.fileno()], write=self._work.context.write)
+            return ChildProcess(argv, env=env, cwd=folder, pass_fds=[child_end.fileno()], write=context.write)
         except (OSError, ValueError) as error:
-            raise start_error(error, argv, None) from None
+            raise start_error(error, argv, folder) from None
 
     async def _serve(self, channel: socket.socket, request: bytes, child: ChildProcess) -> None:
         """Send the request, reply to the child's requests, store its outcome. Ends when the child closes the socket."""

@@ -61,18 +61,23 @@ class DbtTool:
     async def run(self, inputs: DbtInputs, context: StepContext) -> Any:
         from .project import DbtJob, DbtProject
 
-        if (problem := _project_problem(inputs.project)) is not None:
+        folder = _absolute(inputs.project, context)
+        if (problem := _project_problem(folder)) is not None:
             raise invalid_input(problem)
-        folder = _absolute(inputs.project)
         env = {name: str(value) for name, value in inputs.env.items()}
         key = (DbtProject, folder, tuple(sorted(env.items())))
         project: DbtProject = get_cached(key, lambda: DbtProject(folder, env), lambda project: project.close())
+        profiles = _absolute(inputs.profiles_dir or folder, context)
         select = (inputs.select,) if isinstance(inputs.select, str) else tuple(inputs.select)
 
         async def store_files(names: tuple[str, ...]) -> None:
             await asyncio.to_thread(_store_files, Path(folder), names, context)
 
-        return await project.run(DbtJob(_options(inputs, folder), select, inputs.node, context, store_files))
+        return await project.run(DbtJob(_options(inputs, folder, profiles), select, inputs.node, context, store_files))
+
+
+def _absolute(path: str, context: StepContext) -> str:
+    return os.path.abspath(context.path(path))
 
 
 def _project_problem(project: str) -> str | None:
@@ -81,14 +86,10 @@ def _project_problem(project: str) -> str | None:
     return None
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(path)
-
-
-def _options(inputs: DbtInputs, folder: str) -> Any:
+def _options(inputs: DbtInputs, folder: str, profiles: str) -> Any:
     from .project import InvocationOptions
 
-    flags = ["--project-dir", folder, "--profiles-dir", _absolute(inputs.profiles_dir or folder)]
+    flags = ["--project-dir", folder, "--profiles-dir", profiles]
     if inputs.target is not None:
         flags += ["--target", inputs.target]
     if inputs.threads is not None:

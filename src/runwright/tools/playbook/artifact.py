@@ -35,19 +35,20 @@ class PlaybookArtifactTool:
         return Lane.THREAD
 
     def run(self, inputs: PlaybookArtifactInputs, context: StepContext) -> Any:
+        path = None if inputs.path is None else Path(context.path(inputs.path))
         if inputs.action == "put":
-            source = Path(inputs.path) if inputs.path is not None else msgspec.json.encode(inputs.data)
+            source = path if path is not None else msgspec.json.encode(inputs.data)
             return context.keep(source, inputs.type)
         assert inputs.ref is not None
-        if inputs.path is not None:
-            Path(inputs.path).parent.mkdir(parents=True, exist_ok=True)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
         if _is_result(inputs.ref) and context.resolve is not None:
             value = context.resolve(inputs.ref)
-            if inputs.path is None:
+            if path is None:
                 return value
-            return {"path": inputs.path, "size_bytes": Path(inputs.path).write_bytes(msgspec.json.encode(value))}
-        if inputs.path is not None:
-            return {"path": inputs.path, "size_bytes": context.fetch(inputs.ref, inputs.path)}
+            return {"path": inputs.path, "size_bytes": path.write_bytes(msgspec.json.encode(value))}
+        if path is not None:
+            return {"path": inputs.path, "size_bytes": context.fetch(inputs.ref, path)}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "artifact"
             context.fetch(inputs.ref, file)

@@ -8,7 +8,7 @@ import msgspec
 
 from runwright.contract.plan import Step
 from runwright.tools.base import Lane, StepContext, StepError, invalid_input, is_unresolved
-from runwright.tools.sql.databases import DATABASES, BoundStatement, Database, scheme_of
+from runwright.tools.sql.databases import DATABASES, BoundStatement, Database, in_directory, scheme_of
 from runwright.tools.sql.text import SqlTextError, bind_statements, parameter_names
 from runwright.tools.sql.tool import MAX_ROWS, check_result, connection_problem, rows_of
 
@@ -39,11 +39,11 @@ class PlaybookSqlTool:
     def lane(self, inputs: PlaybookSqlInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.TOOL_LOOP
 
-    async def run(self, inputs: PlaybookSqlInputs, context: StepContext) -> Any:  # noqa: ARG002
+    async def run(self, inputs: PlaybookSqlInputs, context: StepContext) -> Any:
         connection = inputs.connection or ""
         if (problem := _problem(inputs.engine, connection)) is not None:
             raise invalid_input(problem)
-        database: Database = DATABASES[scheme_of(connection)](connection)
+        database: Database = DATABASES[scheme_of(connection)](in_directory(connection, context.path))
         used = {name: value for name, value in inputs.args.items() if name in parameter_names(inputs.query)}
         try:
             statements = _bind(inputs, used, database)

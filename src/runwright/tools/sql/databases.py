@@ -7,13 +7,14 @@ import contextlib
 import datetime
 import decimal
 import json
+import os
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -61,6 +62,9 @@ class Database(Protocol):
         ...
 
 
+_IN_MEMORY = ":memory:"
+
+
 def scheme_of(connection: str) -> str:
     scheme = connection.partition("://")[0].lower()
     return "postgresql" if scheme == "postgres" else scheme
@@ -70,10 +74,18 @@ def _file_path(connection: str) -> str:
     """Return the path: `sqlite:///shop.db` is relative, `sqlite:////data/shop.db` absolute, `sqlite://` in memory."""
     rest = unquote(connection.partition("://")[2])
     if not rest or rest == "/":
-        return ":memory:"
+        return _IN_MEMORY
     if not rest.startswith("/"):
         raise invalid_input("Invalid `connection`: use three slashes before the file, as in sqlite:///shop.db.")
     return rest[1:]
+
+
+def in_directory(connection: str, path: Callable[[str], str]) -> str:
+    """Return the connection with the file of the database, if it has one, as `path` returns it."""
+    scheme = scheme_of(connection)
+    if scheme == "postgresql" or (file := _file_path(connection)) == _IN_MEMORY:
+        return connection
+    return f"{scheme}:///{quote(os.path.abspath(path(file)))}"
 
 
 class _ThreadedDatabase(ABC):

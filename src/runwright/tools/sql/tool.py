@@ -14,7 +14,7 @@ from runwright.contract.plan import Step
 from runwright.core.expressions.template import every_expression_ends_in, has_expression, replace_expressions
 from runwright.tools.base import Lane, StepContext, StepError, invalid_input, is_unresolved
 
-from .databases import DATABASES, BoundStatement, Database, QueryResult, scheme_of
+from .databases import DATABASES, BoundStatement, Database, QueryResult, in_directory, scheme_of
 from .text import SqlTextError, bind_statements, is_outside_literals, to_positional
 
 MAX_ROWS = 100_000
@@ -59,11 +59,11 @@ class SqlTool:
     def lane(self, inputs: SqlInputs, step: Step) -> Lane:  # noqa: ARG002
         return Lane.TOOL_LOOP
 
-    async def run(self, inputs: SqlInputs, context: StepContext) -> Any:  # noqa: ARG002
+    async def run(self, inputs: SqlInputs, context: StepContext) -> Any:
         problem = connection_problem(inputs.connection)
         if problem is not None:
             raise invalid_input(problem)
-        database: Database = DATABASES[scheme_of(inputs.connection)](inputs.connection)
+        database: Database = DATABASES[scheme_of(inputs.connection)](in_directory(inputs.connection, context.path))
         try:
             texts = bind_statements(inputs.query, inputs.args, database.placeholder, database.split)
         except SqlTextError as error:
