@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -82,11 +82,11 @@ class StepEnded:
 class WaitStarted:
     """A step that only waits: its due time is in the log, so it need not stay in memory."""
 
-    def __init__(self, path: str, attempt: int, due: int, *, times_out: bool) -> None:
+    def __init__(self, path: str, attempt: int, due: int, reason: Literal["wait", "until", "timeout"]) -> None:
         self.path = path
         self.attempt = attempt
         self.due = due
-        self.reason = "timeout" if times_out else "wait"  # the earlier of the two
+        self.reason = reason
 
     def apply(self, decider: Decider) -> None:
         if self.path not in decider.execution.due_at:

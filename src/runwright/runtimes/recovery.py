@@ -47,6 +47,7 @@ async def restore_decider(
     else:
         decider.engine_attempt = previous.engine_attempt
         decider.values.cache = previous.values.cache
+        decider.scheduler.due_times.restore_shifts(previous.scheduler.due_times.shifts)
     return decider, state.summary.last_event_seq
 
 

@@ -21,6 +21,7 @@ from runwright.tools.base import Tool
 from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
 from .background import BackgroundTasks
+from .clock_steps import ClockSteps
 from .plan_resolver import PlanResolver
 from .protocols import ExecutorProtocol, SubRunStarter
 from .settings import EngineSettings
@@ -68,6 +69,7 @@ class RunServices:
         self.background = BackgroundTasks()
         self._deferred = asyncio.Lock()
         longest = FOREVER if settings.alone else MAX_SLEEP
+        self.clock_steps = ClockSteps(self.clock)
         # Due times are read from the wall clock, durations from the monotonic clock, which is never set.
         self.wall_timers = Timers(self.clock.now, 1e-6, self._sleep, longest)
         self.monotonic_timers = Timers(self.clock.monotonic, 1.0, self._sleep, longest)

@@ -99,6 +99,7 @@ class RunSession:
         self.is_lost = False  # another process has claimed the run
         self._event_ids = EventIdRegistry(services.ids, self.run, services.provider)
         self.needs_refold = False  # another process wrote into the run
+        self.clock_total = services.clock_steps.total()  # steps of the clock that its due times allow for
         self._interrupt: asyncio.Future[None] | None = None
 
     @property
@@ -127,6 +128,7 @@ class RunSession:
             if self.needs_refold:
                 self.needs_refold = False
                 await self._refold()
+            self._apply_clock_steps()
             decider = self.decider
             decider.set_time(self.services.clock.now())
             for fact in facts:
@@ -146,6 +148,12 @@ class RunSession:
                     return slots  # else the log has moved on: the facts stay, the decisions are made again
             finally:
                 capacity.reserve(slots, -1)
+
+    def _apply_clock_steps(self) -> None:
+        total = self.services.clock_steps.total()
+        if total != self.clock_total:
+            self.decider.scheduler.due_times.shift(total - self.clock_total)
+            self.clock_total = total
 
     async def apply_signals(self) -> None:
         """Apply pending signals, and execute nothing."""

@@ -255,7 +255,8 @@ class StepRunner:
         assert isinstance(prepared.tool, TimerTool)
         due = prepared.tool.due_at(prepared.inputs, now)
         limit = due if timeout is None else now + int(timeout * 1e6)
-        self._report(WaitStarted(command.path, command.attempt, min(due, limit), times_out=limit < due))
+        reason = "until" if prepared.tool.due_at(prepared.inputs, now - 1) == due else "wait"
+        self._report(WaitStarted(command.path, command.attempt, min(due, limit), "timeout" if limit < due else reason))
 
     # Inputs and secrets
 

@@ -55,6 +55,7 @@ class ExecutionState(msgspec.Struct):
     retry_at: dict[str, int] = {}
     retry_signal_ids: dict[str, str] = {}  # id of the signal that requested the retry
     due_at: dict[str, int] = {}
+    until_times: dict[str, None] = {}  # waits whose due time the plan names
     fails_when_due: dict[str, None] = {}  # waits that fail when due, because their timeout comes first
     pending_inputs: dict[str, PendingInput] = {}  # steps that wait for an approval or an external event
     unclaimed_attempts: dict[str, int] = {}  # attempts that workers may claim and none has claimed
@@ -134,6 +135,10 @@ def _on_step_delayed(execution: ExecutionState, event: FoldableEvent) -> None:
         execution.pending_inputs[path] = PendingInput(event.logical_attempt_id, event=payload.event, key=payload.key)
     if payload.scheduled_at is not None:
         execution.due_at[path] = micros_or_zero(payload.scheduled_at)
+    if payload.reason == "until":
+        execution.until_times[path] = None
+    else:
+        execution.until_times.pop(path, None)
     if payload.reason == "timeout" or payload.event is not None:
         execution.fails_when_due[path] = None
     else:

@@ -81,7 +81,7 @@ class PlaybookScheduler:
         self._graph = graph
         self._playbook = PlaybookContext(context, graph)
         self._scope = self._playbook.scope
-        self._due_times = DueTimes(context.execution)
+        self.due_times = DueTimes(context.execution)
         self._failures = FatalFailures(self._playbook)
         self._tokens = TokenAdmission(self._playbook)
         self.offers = TaskOffers(self._playbook, self._failures)
@@ -173,11 +173,11 @@ class PlaybookScheduler:
             self._context.mark_append_boundary()
 
     def next_due(self) -> int | None:
-        due, deadline = self._due_times.next_after(self._context.now), self.offers.next_deadline()
+        due, deadline = self.due_times.next_after(self._context.now), self.offers.next_deadline()
         return due if deadline is None else deadline if due is None else min(due, deadline)
 
     def requeue_retry(self, path: str) -> None:
-        self._due_times.add_retry(path)
+        self.due_times.add_retry(path)
 
     # Pipelines
 
@@ -290,7 +290,7 @@ class PlaybookScheduler:
     def _start_retries(self, capacity: Capacity) -> None:
         """Start the tasks whose retry is due, as far as there is capacity."""
         context = self._context
-        while (path_text := self._due_times.pop_retry(context.now)) is not None:
+        while (path_text := self.due_times.pop_retry(context.now)) is not None:
             path = parse_path(path_text)
             pipeline = None if path is None else self._playbook.pipeline_of(path)
             if pipeline is None or path is None or path.task is None:

@@ -44,7 +44,7 @@ class DagScheduler:
         )
         self.readiness = Readiness(context.graph, context.state)
         reclaim_unqueued_steps(context.graph, context.execution)
-        self._due_times = DueTimes(context.execution)
+        self.due_times = DueTimes(context.execution)
         self._loops = ForeachLoops(context, self._scope)
         self._has_loops = any(node.step.foreach is not None for node in context.graph.nodes)
         self._worker_steps = WorkerSteps(context, self.readiness)
@@ -62,10 +62,10 @@ class DagScheduler:
             self._touched[index] = None
         match event.event_type:
             case "StepRetryScheduled":
-                self._due_times.add_retry(path)
+                self.due_times.add_retry(path)
             case "StepDelayed" | "ApprovalRequested":
                 if path in self._context.execution.due_at:
-                    self._due_times.add_wait(path)
+                    self.due_times.add_wait(path)
             case "ApprovalGranted":
                 if index is not None and path not in self._context.state.steps:
                     self.readiness.make_ready(index)
@@ -76,7 +76,7 @@ class DagScheduler:
 
     def advance(self, capacity: Capacity) -> None:
         self.advance_paused()
-        if self._due_times.retries:
+        if self.due_times.retries:
             self._start_retries(capacity)
         while True:
             self._start_ready(capacity)
@@ -90,18 +90,18 @@ class DagScheduler:
 
     def advance_paused(self) -> None:
         """End waits that are due, and schedule retries."""
-        if self._due_times.waits:
+        if self.due_times.waits:
             self._end_due_waits()
         if self._has_loops:
             self._loops.schedule_retries()
         self.propagate_ends()
 
     def next_due(self) -> int | None:
-        due = self._due_times
+        due = self.due_times
         return due.next_after(self._context.now) if due.waits or due.retries else None
 
     def requeue_retry(self, path: str) -> None:
-        self._due_times.add_retry(path)
+        self.due_times.add_retry(path)
 
     def propagate_ends(self) -> None:
         """Update the readiness of dependents of touched steps, and schedule retries."""
@@ -132,7 +132,7 @@ class DagScheduler:
 
     def _end_due_waits(self) -> None:
         context = self._context
-        while (path := self._due_times.pop_wait(context.now)) is not None:
+        while (path := self.due_times.pop_wait(context.now)) is not None:
             if path not in self._graph.index:
                 self._loops.end_wait(path)
                 continue
@@ -151,7 +151,7 @@ class DagScheduler:
     def _start_retries(self, capacity: Capacity) -> None:
         delayed: list[str] = []
         while not self._context.cost.is_spent and capacity.is_available():
-            if (path := self._due_times.pop_retry(self._context.now)) is None:
+            if (path := self.due_times.pop_retry(self._context.now)) is None:
                 break
             index = self._graph.index.get(path)
             if index is None:
@@ -159,7 +159,7 @@ class DagScheduler:
             elif not self._start_retry(self._graph.nodes[index], capacity):
                 delayed.append(path)
         for path in delayed:
-            self._due_times.add_retry(path)
+            self.due_times.add_retry(path)
 
     def _start_retry(self, node: Node, capacity: Capacity) -> bool:
         step_id = node.step.step_id

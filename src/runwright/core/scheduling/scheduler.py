@@ -12,6 +12,7 @@ from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.core.graph.node import Node
 
 from .context import Capacity, Draft
+from .timers import DueTimes
 
 
 class AttemptEnd(msgspec.Struct):
@@ -58,6 +59,9 @@ class Scheduler(Protocol):
     def propagate_ends(self) -> None:
         """Pass on how touched steps ended, before signals are applied."""
         ...
+
+    @property
+    def due_times(self) -> DueTimes: ...
 
     def advance(self, capacity: Capacity) -> None:
         """Emit everything that follows from the state."""

@@ -18,22 +18,44 @@ def timeout_error(seconds: float, subject: str = "The step") -> ErrorInfo:
 
 
 class DueTimes:
-    """Heaps over the due times in the execution state. A stale entry is dropped when it reaches the top."""
+    """Heaps over the due times in the execution state. A stale entry is dropped when it reaches the top.
+
+    `shifts` corrects due times of the log after the system clock was set: a wait of a minute then takes a minute all
+    the same. Times that a plan names (`until`) are not corrected.
+    """
 
     def __init__(self, execution: ExecutionState) -> None:
         self._execution = execution
+        self.shifts: dict[Alarm, int] = {}  # microseconds, by the due time in the log and the path
+        self._fill()
+
+    def _fill(self) -> None:
         self.retries: list[Alarm] = []
         self.waits: list[Alarm] = []
-        for path in execution.retry_at:
+        for path in self._execution.retry_at:
             self.add_retry(path)
-        for path in execution.due_at:
+        for path in self._execution.due_at:
             self.add_wait(path)
 
+    def shift(self, micros: int) -> None:
+        """The system clock was set forward by so many microseconds: end present waits and delays that much later."""
+        execution, shifts = self._execution, self.shifts
+        waits = [(at, path) for path, at in execution.due_at.items() if path not in execution.until_times]
+        retries = [(at, path) for path, at in execution.retry_at.items()]
+        self.shifts = {alarm: shifts.get(alarm, 0) + micros for alarm in (*waits, *retries)}
+        self._fill()
+
+    def restore_shifts(self, shifts: dict[Alarm, int]) -> None:
+        """Apply the corrections that another object had for the same run."""
+        if shifts:
+            self.shifts = shifts
+            self._fill()
+
     def add_retry(self, path: str) -> None:
-        heappush(self.retries, (self._execution.retry_at[path], path))
+        heappush(self.retries, (self._time(self._execution.retry_at, path), path))
 
     def add_wait(self, path: str) -> None:
-        heappush(self.waits, (self._execution.due_at[path], path))
+        heappush(self.waits, (self._time(self._execution.due_at, path), path))
 
     def pop_wait(self, now: int) -> str | None:
         """The path of the next wait that is over."""
@@ -52,8 +74,12 @@ class DueTimes:
         heads = [heap[0][0] for heap in (self.waits, self.retries) if heap]
         return min((at for at in heads if at > now), default=None)
 
+    def _time(self, times: dict[str, int], path: str) -> int:
+        at = times.get(path, -1)
+        return at + self.shifts.get((at, path), 0) if self.shifts else at
+
     def _drop_stale(self) -> None:
-        while self.waits and self._execution.due_at.get(self.waits[0][1]) != self.waits[0][0]:
+        while self.waits and self._time(self._execution.due_at, self.waits[0][1]) != self.waits[0][0]:
             heappop(self.waits)
-        while self.retries and self._execution.retry_at.get(self.retries[0][1]) != self.retries[0][0]:
+        while self.retries and self._time(self._execution.retry_at, self.retries[0][1]) != self.retries[0][0]:
             heappop(self.retries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from runwright.contract import payloads
@@ -18,11 +18,13 @@ from runwright.core.decider import Decider
 from runwright.core.fold.execution_state import ExecutionState
 from runwright.core.fold.state import RunState, freeze
 from runwright.core.graph.plan_graph import PlanGraph
+from runwright.core.scheduling.timers import Alarm
 from runwright.log.append.authority import Fence
 from runwright.log.model import Lease
 from runwright.log.run_log import RunLog
 from runwright.runtimes.alerts import driver_failed
 from runwright.runtimes.background import cancel_all, log_failure
+from runwright.runtimes.clock_steps import POLL_SECONDS
 from runwright.runtimes.commands import commands_of
 from runwright.runtimes.recovery import begin_engine_attempt, restore_decider
 from runwright.runtimes.result_cleanup import prune_periodically, prune_results
@@ -44,6 +46,14 @@ DRAIN_POLL = 0.05  # seconds
 LOADING_POLL = 0.005
 LOADED_AT_ONCE = 32  # parked runs: a thousand may be due in the same second
 RETRY_MICROS = 1_000_000
+
+
+class ParkedRun(NamedTuple):
+    """A run that is not in memory. Its next due time, and the corrections of its due times."""
+
+    wake_at: int | None
+    clock_total: int
+    shifts: dict[Alarm, int]
 
 
 class Engine:
@@ -68,7 +78,7 @@ class Engine:
             self.dispatcher = Dispatcher(services, TaskQueue(services.log.store), owner, self._drivers_get)
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._parked: dict[str, int | None] = {}  # idle runs, and when they are due
+        self._parked: dict[str, ParkedRun] = {}  # idle runs
         self._loading: dict[str, bool] = {}  # runs being read; True if a signal arrived meanwhile
         self._known: set[str] = set()  # runs that this process drives or parks, and that have not ended
         self._waiters: dict[str, list[asyncio.Future[RunSnapshot | None]]] = {}
@@ -101,7 +111,12 @@ class Engine:
         loops = [services.wall_timers.run(), services.monotonic_timers.run()]
         if not settings.alone:
             self.keeper.start_thread()
-            loops += [self.keeper.renew_loop(), self.supervisor.watch_signals(), self.supervisor.claim_watched()]
+            loops += [
+                self._watch_clock(),
+                self.keeper.renew_loop(),
+                self.supervisor.watch_signals(),
+                self.supervisor.claim_watched(),
+            ]
         if settings.recover:
             loops += [
                 self.supervisor.recovery_loop(),
@@ -145,29 +160,45 @@ class Engine:
 
     # Parked runs
 
-    def _park(self, run_id: str, wake_at: int | None) -> None:
+    def _park(self, session: RunSession, wake_at: int | None) -> None:
         """Evict an idle run from memory, but for its id and due time."""
-        self._parked[run_id] = wake_at
-        if wake_at is not None:
-            self.services.wall_timers.set(wake_at, lambda: self._unpark_if_due(run_id))
+        shifts = session.decider.scheduler.due_times.shifts
+        self._set_parked(session.run.run_id, ParkedRun(wake_at, session.clock_total, shifts))
+
+    def _set_parked(self, run_id: str, parked: ParkedRun) -> None:
+        self._parked[run_id] = parked
+        if parked.wake_at is not None:
+            self.services.wall_timers.set(parked.wake_at, lambda: self._unpark_if_due(run_id))
 
     def _unpark_if_due(self, run_id: str) -> None:
-        wake_at = self._parked.get(run_id)
-        if wake_at is not None and wake_at <= self.clock.now():
+        parked = self._parked.get(run_id)
+        if parked is not None and parked.wake_at is not None and parked.wake_at <= self.clock.now():
             self._unpark(run_id)
 
-    def _unpark(self, run_id: str) -> None:
-        del self._parked[run_id]
-        self._loading[run_id] = False  # from now on: a second signal must find the run here
-        self.services.spawn(self._load_parked(run_id))
+    async def _watch_clock(self) -> None:
+        """Compute all waits again when the system clock was set."""
+        seen = self.services.clock_steps.total()
+        while True:
+            await self.clock.sleep(POLL_SECONDS)
+            if (total := self.services.clock_steps.total()) != seen:
+                seen = total
+                for driver in list(self._drivers.values()):
+                    driver.wake()
+                for run_id in list(self._parked):
+                    self._unpark(run_id)
 
-    async def _load_parked(self, run_id: str) -> None:
+    def _unpark(self, run_id: str) -> None:
+        parked = self._parked.pop(run_id)
+        self._loading[run_id] = False  # from now on: a second signal must find the run here
+        self.services.spawn(self._load_parked(run_id, parked))
+
+    async def _load_parked(self, run_id: str, parked: ParkedRun) -> None:
         try:
             async with self._load_slots:
-                await self._load(run_id)
+                await self._load(run_id, parked)
         except RunwrightError as error:
             logger.warning("Loading run %s failed, retrying: %s", run_id, error)
-            self._park(run_id, self.clock.now() + RETRY_MICROS)
+            self._set_parked(run_id, parked._replace(wake_at=self.clock.now() + RETRY_MICROS))
 
     # Runs
 
@@ -256,17 +287,17 @@ class Engine:
         self._loading[run_id] = False
         return await self._load(run_id)
 
-    async def _load(self, run_id: str) -> bool:
+    async def _load(self, run_id: str, parked: ParkedRun | None = None) -> bool:
         try:
             row = await self.log.find_run(run_id)
             if row.status in ENDED:
                 self._on_ended(run_id)
                 return False
-            return await self._recover_and_drive(row.identity)
+            return await self._recover_and_drive(row.identity, parked)
         finally:
             self._loading.pop(run_id, None)
 
-    async def _recover_and_drive(self, run: RunIdentity) -> bool:
+    async def _recover_and_drive(self, run: RunIdentity, parked: ParkedRun | None) -> bool:
         run_id, services = run.run_id, self.services
         graph, started = await services.run_plans.to_drive(run, services.provider)
         decider, seq = await restore_decider(self.log, run, graph, services.settings.drain_timeout)
@@ -279,6 +310,9 @@ class Engine:
         if run_id in self._drivers:  # another call was faster
             return True
         session = self._session(graph, decider, seq, self.keeper.fence, started, exists=True)
+        if parked is not None:
+            session.clock_total = parked.clock_total
+            decider.scheduler.due_times.restore_shifts(parked.shifts)
         driver = self._driver(session)
         if decider.is_ending():
             await driver.runner.stop_sub_runs(interrupted)

@@ -34,7 +34,7 @@ class RunDriver:
         session: RunSession,
         capacity: CapacityPool,
         dispatcher: Dispatcher | None,
-        park: Callable[[str, int | None], None],
+        park: Callable[[RunSession, int | None], None],
     ) -> None:
         services = session.services
         self.session = session
@@ -211,7 +211,7 @@ class RunDriver:
         is_idle = self.runner.is_idle and not self._inbox and not self._has_work and not self.needs_refold
         is_soon = at is not None and at <= services.clock.now() + int(services.settings.park_after * 1e6)
         if is_idle and may_park and decider.stop is None and not is_soon and self.offers.is_empty:
-            self._park(self.run.run_id, at)
+            self._park(self.session, at)
             return True
         if at is not None and at != self._armed:
             self._armed = at
