@@ -1,4 +1,4 @@
-"""The system clock is set while runs wait: durations stay what the plan says, and named times are times of the clock."""
+"""The system clock is set while runs wait: durations stay as planned, and named times are times of the clock."""
 
 from __future__ import annotations
 
