@@ -107,9 +107,6 @@ class PostgresStore(Store):
         for append in request.appends:
             self._writer_for(append.run_id).submit(append, request)
 
-    def time(self) -> int:
-        return self._server_clock.now()
-
     def subscribe(self, callback: Callable[[], None]) -> None:
         super().subscribe(callback)
         if self._listen_task is None:
@@ -313,32 +310,34 @@ class PostgresStore(Store):
         return live_owners(map(lease_row, rows), now)
 
     async def claim_run(self, run_id: str, lease: Lease) -> Fence:
-        await self._check_lease(lease)
         while True:
+            await self._check_lease(lease)
             row = await self.get_run(run_id)
             if (row.owner, row.epoch) == (lease.owner, lease.epoch):
                 return Fence(lease.owner, lease.epoch)
+            expired: LeaseRow | None = None
             if row.owner is not None and row.epoch is not None:
                 leases, now = await self._leases([row.owner])
-                if is_live(leases.get(row.owner), row.epoch, now):
+                expired = leases.get(row.owner)
+                if is_live(expired, row.epoch, now):
                     raise run_owned()
-            if await self._set_owner(run_id, (lease.owner, lease.epoch), (row.owner, row.epoch), None):
+            if await self._claim(lease, run_id, row.owner, row.epoch, expired):
                 return Fence(lease.owner, lease.epoch)
 
-    async def _set_owner(
-        self,
-        run_id: str,
-        owner: tuple[str | None, int | None],
-        expected: tuple[str | None, int | None],
-        wake_at: int | None,
+    async def _claim(
+        self, lease: Lease, run_id: str, owner: str | None, epoch: int | None, expired: LeaseRow | None
     ) -> bool:
-        is_set = bool(await self._fetch("set_run_owner", *owner, wake_at, run_id, *expected))
+        """Claim a run whose owner was found to have an expired lease, or none. False if that has changed."""
+        expired_at = expired.expires_at if expired is not None and expired.epoch == epoch else None
+        rows = await self._fetch("claim_run", lease.owner, lease.epoch, run_id, owner, epoch, expired_at)
         self._writer_for(run_id).evict(run_id)
-        return is_set
+        return bool(rows)
 
     async def release_run(self, run_id: str, fence: Fence, wake_at: int | None) -> None:
         await self.get_run(run_id)
-        if not await self._set_owner(run_id, (None, None), (fence.owner, fence.epoch), wake_at):
+        rows = await self._fetch("release_run", run_id, wake_at, fence.owner, fence.epoch)
+        self._writer_for(run_id).evict(run_id)
+        if not rows:
             raise stale_fence()
 
     async def claim_due(self, lease: Lease, limit: int) -> list[str]:
@@ -350,7 +349,7 @@ class PostgresStore(Store):
             due += await self._fetch("abandoned_runs", row["owner"], live_epoch(leases.get(row["owner"]), now), limit)
         claimed: list[str] = []
         for run_id, owner, epoch in due[:limit]:
-            if await self._set_owner(run_id, (lease.owner, lease.epoch), (owner, epoch), None):
+            if await self._claim(lease, run_id, owner, epoch, leases.get(owner)):
                 claimed.append(run_id)
         return claimed
 

@@ -264,10 +264,24 @@ SELECT run_id FROM run WHERE owner = $1 AND epoch = $2;
 -- name: end_lease
 UPDATE lease SET expires_at = 0 WHERE owner = $1 AND epoch = $2;
 
--- name: set_run_owner
--- Claim or release a run if its owner is still the expected one.
-UPDATE run SET owner = $1, epoch = $2, wake_at = $3
-WHERE run_id = $4 AND owner IS NOT DISTINCT FROM $5 AND epoch IS NOT DISTINCT FROM $6
+-- name: release_run
+UPDATE run SET owner = NULL, epoch = NULL, wake_at = $2
+WHERE run_id = $1 AND owner = $3 AND epoch = $4
+RETURNING run_key;
+
+-- name: claim_run
+-- Claim a run ($3) if its owner is still the expected one ($4, $5), the lease of that owner still ends at $6, when it
+-- was found expired (NULL: it has none), and the lease of the claimer ($1, $2) is valid. The rows of both leases are
+-- locked: an owner that extends its lease after this sees the claim.
+WITH claimer AS (
+    SELECT owner FROM lease
+    WHERE owner = $1 AND epoch = $2 AND expires_at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FOR SHARE
+), expired AS (
+    SELECT owner FROM lease WHERE owner = $4 AND epoch = $5 AND expires_at = $6 FOR SHARE
+)
+UPDATE run SET owner = $1, epoch = $2, wake_at = NULL
+WHERE run_id = $3 AND owner IS NOT DISTINCT FROM $4::text AND epoch IS NOT DISTINCT FROM $5::bigint
+  AND EXISTS (SELECT FROM claimer) AND ($6::bigint IS NULL OR EXISTS (SELECT FROM expired))
 RETURNING run_key;
 
 -- name: list_leases
