@@ -48,6 +48,10 @@ class RunLease(Protocol):
         """Whether no other process can have claimed the run. Thread-safe."""
         ...
 
+    def remaining(self) -> float:
+        """Seconds in which no other process can claim the run; negative if the lease may have expired. Thread-safe."""
+        ...
+
     async def wait(self, fence: Fence) -> None:
         """Wait until the lease is valid. Raises STALE_FENCE if it was replaced by another one."""
         ...

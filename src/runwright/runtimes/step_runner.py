@@ -208,10 +208,7 @@ class StepRunner:
         self._running[running.path] = running
         context = self._context(running, prepared.secrets)
         on_late = partial(self._on_late_outcome, running)
-        lease = self._session.lease
-        work = Work(
-            prepared.tool, running.lane, prepared.inputs, running.node.step, context, on_late, lambda: lease.is_valid
-        )
+        work = Work(prepared.tool, running.lane, prepared.inputs, running.node.step, context, on_late)
         done = partial(self._on_ended, running)
         if running.lane is Lane.RUN:
             assert self._services.sub_runs is not None
@@ -339,6 +336,7 @@ class StepRunner:
             resolve=self._resolve_result if running.node.is_task else None,
             mask_text=None if mask is None else mask.mask_text,
             working_directory=session.working_directory,
+            lease_remaining=session.lease.remaining,
         )
 
     def _resolve_result(self, ref: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
@@ -67,13 +69,24 @@ MAX_TEXT_LENGTH = 2000
 INPUTS_ARE_LOGGED = "The inputs of this step are stored in the log, so they must hold no secret."
 
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _unchanged(text: str) -> str:
     """Default of `mask_text`."""
     return text
 
 
+def _forever() -> float:
+    return math.inf
+
+
 def _do_nothing() -> None:
     """Default of `end_output`."""
+
+
+class StepNotStarted(Exception):
+    """The lease expired before the step started. It was not executed, and may belong to another process."""
 
 
 class StepContext:
@@ -97,6 +110,7 @@ class StepContext:
         resolve: Callable[[Any], Any] | None = None,
         mask_text: Callable[[str], str] | None = None,
         working_directory: str | None = None,
+        lease_remaining: Callable[[], float] | None = None,
     ) -> None:
         self.run_id = run_id
         self.step_id = step_id  # an iteration of a foreach step: `step[3]`
@@ -112,9 +126,17 @@ class StepContext:
         self.resolve = resolve  # in playbooks: loads a task's result by its reference
         self.mask_text = mask_text or _unchanged  # hides secrets; to be called before a text is shortened
         self.working_directory = working_directory or os.curdir  # of the run, also after its recovery elsewhere
+        self.lease_end = math.inf  # the step must not start later, in seconds since the machine was started
+        self._lease_remaining = lease_remaining or _forever
         self.max_text = MAX_TEXT_LENGTH  # characters of an error message or a traceback
         self._save = save
         self._artifacts = artifacts
+
+    def check_lease(self) -> bool:
+        """Whether the step may start now: it certainly belongs to this process. Sets `lease_end`. Thread-safe."""
+        now = time.clock_gettime(_BOOT_CLOCK)  # first: this process may be stopped between the two calls
+        self.lease_end = now + self._lease_remaining()
+        return self.lease_end >= now
 
     @property
     def cancelled(self) -> threading.Event:

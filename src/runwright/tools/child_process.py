@@ -8,6 +8,9 @@ Every child reports its process group to the guard before it does anything else,
 process and the child. When the last writer is gone, the pipe ends and the guard kills every group still on its list,
 including grandchildren. The parent-death signal of the kernel would reach only the child itself, only on Linux, and
 would fire when the thread that started the child ends.
+
+A child also checks, before it becomes the command, that the lease under which it was started is still held: this
+process may have been stopped after its own check, and another one may have executed the step meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Sequence
 
-from .base import StepError
+from .base import StepError, StepNotStarted
 
 LINGER = 0.5
 """Seconds for which grandchildren may hold the output open after the child has ended."""
@@ -43,7 +47,18 @@ done
 for group in $alive; do kill -s KILL -- "-$group"; done 2>/dev/null
 """
 
-_REPORT = """echo "+ $$" >&0; exec "$@" </dev/null"""
+_REPORT = """
+echo "+ $$" >&0
+if [ "$1" ] && read -r now rest </proc/uptime && [ "${now%.*}${now#*.}" -gt "$1" ]; then echo "$2" >&2; exit 1; fi
+shift 2
+exec "$@" </dev/null
+"""
+"""Arguments: the time at which the lease ends, in hundredths of a second since boot, or an empty text; the line to
+write instead of executing the command after that time; the command."""
+
+_EXPIRED = os.urandom(16).hex()
+_EXPIRED_LINE = f"{_EXPIRED}\n".encode()
+_HAS_UPTIME = os.path.exists("/proc/uptime")
 
 
 class ProcessGuard:
@@ -112,9 +127,13 @@ class ProcessGuard:
             self._pipe = None
 
 
-def with_group_report(argv: list[str]) -> list[str]:
-    """Wrap a command so that it first reports its group to the guard. Its stdin must be `report_pipe()`."""
-    return [SHELL, "-c", _REPORT, "sh", *argv]
+def with_group_report(argv: list[str], lease_end: float = math.inf) -> list[str]:
+    """Wrap a command so that it first reports its group to the guard, and checks its lease.
+
+    Its stdin must be `report_pipe()`.
+    """
+    limit = str(int(lease_end * 100)) if _HAS_UPTIME and lease_end != math.inf else ""
+    return [SHELL, "-c", _REPORT, "sh", limit, _EXPIRED, *argv]
 
 
 PROCESS_GUARD = ProcessGuard()
@@ -133,10 +152,11 @@ class ChildProcess:
         cwd: str | None = None,
         pass_fds: Sequence[int] = (),
         write: Callable[[str, bytes], None],
+        lease_end: float = math.inf,
     ) -> None:
         with PROCESS_GUARD.report_pipe() as report_pipe:
             self._popen = subprocess.Popen(  # noqa: S603 - running the plan author's command is the purpose
-                with_group_report(list(argv)),
+                with_group_report(list(argv), lease_end),
                 stdin=report_pipe,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -148,6 +168,7 @@ class ChildProcess:
             )
         self.pid = self._popen.pid
         self._is_status_lost = False
+        self._is_expired = False
         self._write = write
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
@@ -161,6 +182,7 @@ class ChildProcess:
     async def finish(self, grace: Callable[[], float]) -> int:
         """Wait for the end and return the exit status, negative for a signal.
 
+        Raises StepNotStarted if the lease had expired before the command was executed.
         If cancelled, terminate the whole group, and kill it after `grace()` seconds or when cancelled again.
         """
         try:
@@ -173,6 +195,8 @@ class ChildProcess:
             raise
         finally:
             status = self._clean_up()
+        if self._is_expired:
+            raise StepNotStarted
         return status
 
     def kill(self) -> None:
@@ -255,7 +279,10 @@ class ChildProcess:
         if not data:
             self._close(descriptor)
             return False
-        self._write(self._pipes[descriptor], data)
+        if data == _EXPIRED_LINE:
+            self._is_expired = True
+        else:
+            self._write(self._pipes[descriptor], data)
         return True
 
     def _close(self, descriptor: int) -> None:

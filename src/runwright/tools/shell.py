@@ -69,7 +69,7 @@ class ShellTool:
             context.write(stream, data)
 
         try:
-            process = ChildProcess(argv, env=env, cwd=folder, write=write)
+            process = ChildProcess(argv, env=env, cwd=folder, write=write, lease_end=context.lease_end)
         except (OSError, ValueError) as error:
             raise start_error(error, argv, folder) from None
         status = await process.finish(lambda: context.grace)

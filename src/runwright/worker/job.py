@@ -87,13 +87,14 @@ class WorkerJob:
             artifacts=self,
             resolve=self._resolve,
             mask_text=None if self._mask is None else self._mask.mask_text,
+            lease_remaining=self.lease_remaining,
         )
         lane = tool.lane(inputs, assignment.step)
-        return Work(tool, lane, inputs, assignment.step, context, may_start=self.may_start)
+        return Work(tool, lane, inputs, assignment.step, context)
 
-    def may_start(self) -> bool:
-        """Whether the lease is certainly held. It may have expired while this process was stopped. Thread-safe."""
-        return SystemClock.monotonic() <= self.confirmed_at + LEASE_SECONDS * SAFETY
+    def lease_remaining(self) -> float:
+        """Seconds in which the lease is certainly held. It may expire while this process is stopped. Thread-safe."""
+        return self.confirmed_at + LEASE_SECONDS * SAFETY - SystemClock.monotonic()
 
     # Called by the step, on its own thread
 

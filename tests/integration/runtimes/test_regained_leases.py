@@ -79,14 +79,13 @@ async def test_step_does_not_start_while_the_lease_is_in_doubt(
 ) -> None:
     """The check is made immediately before the call, in the thread of the step."""
     is_in_doubt = threading.Event()
-    valid = LeaseKeeper.is_valid.fget
-    assert valid is not None
+    remaining = LeaseKeeper.remaining
 
-    def is_valid(self: LeaseKeeper) -> bool:
+    def remaining_or_none(self: LeaseKeeper) -> float:
         is_loop_thread = threading.current_thread() is threading.main_thread()
-        return valid(self) and (is_loop_thread or not is_in_doubt.is_set())
+        return remaining(self) if is_loop_thread or not is_in_doubt.is_set() else -1.0
 
-    monkeypatch.setattr(LeaseKeeper, "is_valid", property(is_valid))
+    monkeypatch.setattr(LeaseKeeper, "remaining", remaining_or_none)
     notes = tmp_path / "notes"
     async with engine(store, lease_ttl=TTL) as operations:
         is_in_doubt.set()

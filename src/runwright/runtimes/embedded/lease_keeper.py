@@ -75,7 +75,11 @@ class LeaseKeeper:
     @property
     def is_valid(self) -> bool:
         """Whether no other process can have claimed the runs of this one. Thread-safe."""
-        return self._clock.monotonic() <= self._valid_until
+        return self.remaining() >= 0
+
+    def remaining(self) -> float:
+        """Seconds in which no other process can claim the runs of this one; negative if one may have. Thread-safe."""
+        return self._valid_until - self._clock.monotonic()
 
     def check(self) -> None:
         """Raise STALE_FENCE while the lease may have expired."""

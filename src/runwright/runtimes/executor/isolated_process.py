@@ -85,7 +85,8 @@ class _IsolatedProcess:
         context = self._work.context
         env, folder = {**os.environ, **context.environment()}, context.working_directory
         try:
-            return ChildProcess(argv, env=env, cwd=folder, pass_fds=[child_end.fileno()], write=context.write)
+            descriptors, write, lease_end = [child_end.fileno()], context.write, context.lease_end
+            return ChildProcess(argv, env=env, cwd=folder, pass_fds=descriptors, write=write, lease_end=lease_end)
         except (OSError, ValueError) as error:
             raise start_error(error, argv, folder) from None
 

@@ -16,7 +16,7 @@ from runwright.contract.errors import STORE_CODES, ErrorCode, RunwrightError
 from runwright.contract.plan import Step
 from runwright.contract.refs import ArtifactRef, ErrorInfo, StepOutput
 from runwright.storage.json_encoding import encode_result
-from runwright.tools.base import STEP_RAISED, Lane, StepContext, StepError, Tool, enter_step
+from runwright.tools.base import STEP_RAISED, Lane, StepContext, StepError, StepNotStarted, Tool, enter_step
 from runwright.tools.secret_mask import Mask
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,10 @@ class Work(msgspec.Struct, frozen=True):
     context: StepContext
     on_late_outcome: Callable[[Outcome], None] | None = None
     """Called with the outcome if the step ends after it was abandoned."""
-    may_start: Callable[[], bool] = lambda: True
-    """Asked immediately before the tool is called, in any thread. If not, the outcome is NOT_STARTED."""
+
+    def may_start(self) -> bool:
+        """Asked immediately before the tool is called, in any thread. If not, the outcome is NOT_STARTED."""
+        return self.context.check_lease()
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -128,6 +130,8 @@ def outcome_of_error(error: BaseException, context: StepContext) -> Outcome:
     """Map an exception of a tool to an outcome. Its traceback goes to the step's log."""
     if context.is_cancelled and _is_cancellation(error):
         return CANCELLED
+    if isinstance(error, StepNotStarted):
+        return NOT_STARTED
     try:
         if isinstance(error, StepError):
             if error.code == STEP_RAISED and error.__cause__ is not None:
