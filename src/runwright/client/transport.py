@@ -19,6 +19,7 @@ from runwright.plans.problems import PlanInvalid, Problem
 
 logger = logging.getLogger("runwright.client")
 
+REQUEST_TIMEOUT = httpx.Timeout(75.0, connect=5.0)
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
 RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 RETRY_SECONDS, FIRST_RETRY_SECONDS = 15.0, 1.0
@@ -44,7 +45,7 @@ class HttpTransport:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         self._servers = [check_server_url(server).rstrip("/") for server in servers]
-        self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(75.0, connect=5.0))
+        self._http = httpx.AsyncClient(headers=headers, timeout=REQUEST_TIMEOUT)
         self._retry_seconds = retry_seconds  # None: without limit
         self.clock: Clock = SystemClock()
         self._server_index = 0
@@ -61,11 +62,15 @@ class HttpTransport:
     async def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
         return msgspec.json.decode((await self.send("GET", path, query=query)).content)
 
-    async def post(self, path: str, body: Any = None, *, content: bytes | None = None, **query: str) -> Any:
+    async def post(
+        self, path: str, body: Any = None, *, content: bytes | None = None, timeout: float | None = None, **query: str
+    ) -> Any:
         """Post a document as JSON, or `content` as bytes; return the decoded response, None if it is empty."""
         content_type = "application/json" if content is None else "application/octet-stream"
         encoded = msgspec.json.encode(body) if content is None else content
-        response = await self.send("POST", path, content=encoded, content_type=content_type, query=query)
+        response = await self.send(
+            "POST", path, content=encoded, content_type=content_type, query=query, timeout=timeout
+        )
         return msgspec.json.decode(response.content) if response.content else None
 
     async def post_for_bytes(self, path: str, body: Any, **query: str) -> bytes:
@@ -82,9 +87,11 @@ class HttpTransport:
         content_type: str | None = None,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
     ) -> httpx.Response:
         """Send a request, and retry while servers are unreachable or overloaded.
 
+        `timeout`: seconds to wait for each response, and at most between two attempts.
         Raises the error of a response that is not a success, and SERVER_UNREACHABLE once the retry time is over.
         """
         params = {name: value for name, value in (query or {}).items() if value is not None}
@@ -92,12 +99,13 @@ class HttpTransport:
         deadline = (
             None if self._retry_seconds is None else self.clock.monotonic() + self._retry_limit(self._retry_seconds)
         )
+        limits = REQUEST_TIMEOUT if timeout is None else httpx.Timeout(timeout)
         backoff = MIN_BACKOFF_SECONDS
         while True:
             server = self.server
             try:
                 response = await self._http.request(
-                    method, f"{server}{path}", content=content, params=params, headers=all_headers
+                    method, f"{server}{path}", content=content, params=params, headers=all_headers, timeout=limits
                 )
                 self._has_connected = True
                 if response.status_code < 300 or response.status_code == 304:
@@ -114,7 +122,7 @@ class HttpTransport:
             logger.debug("%s: %s; retrying", server, failure)
             self._server_index += 1
             await self.clock.sleep(backoff)
-            backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
+            backoff = min(backoff * 2, timeout or MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
 
     @asynccontextmanager
     async def stream(self, path: str, headers: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:

@@ -24,8 +24,11 @@ from .job import WorkerJob
 logger = logging.getLogger("runwright.worker")
 
 HEARTBEAT_SECONDS = LEASE_SECONDS / 4
+HEARTBEAT_TIMEOUT_SECONDS = LEASE_SECONDS / 2
+"""Then the heartbeat is sent to the next server: one that does not respond must not cost the lease."""
 OUTPUT_SECONDS = 0.3
 CLAIM_WAIT_SECONDS = 20.0
+CLAIM_TIMEOUT_SECONDS = 35.0
 STOP_GRACE_SECONDS = 5.0
 RELEASE_SECONDS = 5.0
 RETRY_SECONDS = 0.5
@@ -90,7 +93,7 @@ class Worker:
             free = self._slots - len(self._jobs)
             request = {"worker": self._name, "queues": self._queues, "most": free, "waitSeconds": CLAIM_WAIT_SECONDS}
             requested_at = SystemClock.monotonic()
-            response = await self._transport.post("/v1/leases", request)
+            response = await self._transport.post("/v1/leases", request, timeout=CLAIM_TIMEOUT_SECONDS)
             for lease in response["leases"]:
                 assignment = msgspec.convert(lease["order"], StepAssignment)
                 job = WorkerJob(self._transport, self._name, lease["leaseId"], assignment, requested_at)
@@ -124,7 +127,7 @@ class Worker:
             message = f"Preparing the step failed: {type(error).__name__}."
             return Outcome(error=ErrorInfo("STEP_RAISED", message, retryable=True, category="system"))
         while True:
-            outcome = await self._start(job.lease_id, work) if job.may_start() else NOT_STARTED
+            outcome = await self._start(job.lease_id, work) if work.may_start() else NOT_STARTED
             if outcome is NOT_STARTED and not await self._confirm([job.lease_id]):
                 await asyncio.sleep(RETRY_SECONDS)
             if job.lease_id not in self._jobs:
@@ -153,7 +156,8 @@ class Worker:
         """Send one heartbeat, and obey its answer. False if there was none."""
         requested_at = SystemClock.monotonic()
         try:
-            response = await self._transport.post("/v1/leases/beat", {"worker": self._name, "leases": leases})
+            document = {"worker": self._name, "leases": leases}
+            response = await self._transport.post("/v1/leases/beat", document, timeout=HEARTBEAT_TIMEOUT_SECONDS)
         except RunwrightError as error:
             logger.warning("Heartbeat rejected: %s", error)
             return False

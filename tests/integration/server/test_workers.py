@@ -272,7 +272,7 @@ async def test_claimed_step_of_an_ended_run_is_dropped(file_store: str, monkeypa
         me = server.caller()
         run_id = await me.run({"plan": "p", "steps": [{"id": "a", "noop": {}}]})
         run = (await server.service.log.find_run(run_id)).identity
-        await server.service.task_queue.offer(run, "a", 1, "default", "a driver that is gone")
+        await server.service.task_queue.offer(run, "a", 1, "default", server.service.operations.engine.owner)
         async with worker(server):
             await wait_for_empty_queue(server)
 
@@ -475,3 +475,18 @@ async def test_lease_can_be_used_only_by_its_worker(file_store: str) -> None:
         reply = await one.post("/v1/leases/beat", {"worker": "w", "leases": [lease["leaseId"]]})
         assert reply["leases"] == {lease["leaseId"]: "go on"}
         await one.post(f"{path}/result?worker=w", {"result": {"exitCode": 0}})
+
+
+async def test_heartbeat_goes_to_the_next_server_if_one_is_silent(store: str) -> None:
+    """A server that is stopped accepts connections and does not respond."""
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with running_server(store) as server, await asyncio.start_server(keep_silent, "127.0.0.1", 0) as silent:
+        address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        transport = HttpTransport([address, server.address], None, retry_seconds=None)
+        answer = await transport.post("/v1/leases/beat", {"worker": "w", "leases": ["1-1"]}, timeout=0.3)
+        assert answer == {"leases": {"1-1": "lost"}}
+        await transport.close()
