@@ -89,6 +89,8 @@ async def test_expired_lease_is_renewed_with_its_unclaimed_runs(make_log: MakeLo
         await log.append([History("kept")("StepStarted", "a")], fence=fences["kept"])
         refused = log.append([History("claimed")("StepStarted", "a")], fence=fences["claimed"])
         assert await code_of(refused) == "STALE_FENCE"
+        await log.append([History("kept")("RunCompleted")], fence=fences["kept"])
+        assert await log.leases.owned_runs(lease) == set(), "a run that has ended has no owner"
 
 
 async def test_replaced_or_released_lease_cannot_be_renewed(make_log: MakeLog) -> None:

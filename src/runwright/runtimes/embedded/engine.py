@@ -115,7 +115,7 @@ class Engine:
                 self._watch_clock(),
                 self.keeper.renew_loop(),
                 self.supervisor.watch_signals(),
-                self.supervisor.claim_watched(),
+                self.supervisor.resume_loop(),
             ]
         if settings.recover:
             loops += [
@@ -337,6 +337,10 @@ class Engine:
             return
         self._drivers.pop(run_id, None)
         self._tasks.pop(run_id, None)
+        if not driver.session.exists:  # its creation failed, and may be in the log
+            self.supervisor.on_ownership_unknown()
+        elif driver.must_release:
+            self.services.spawn(self.supervisor.release(run_id, driver.session.fence))
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_driver_failed(driver, error)
         elif driver.lost_ownership:  # its last decision, perhaps the end of the run, may not be in the log
@@ -355,7 +359,7 @@ class Engine:
         run_id = driver.run.run_id
         logger.error("The driver of run %s failed", run_id, exc_info=error, extra=driver.log_extra)
         self.services.alert(driver_failed(driver.run, error, driver.session.seq))
-        driver.release()
+        self.services.spawn(self.supervisor.release(run_id, driver.session.fence))
         for future in self._waiters.pop(run_id, []):
             if not future.done():
                 future.set_exception(error)

@@ -50,6 +50,7 @@ class RunDriver:
         self._inbox: list[Fact] = []
         self._appending: list[Fact] = []
         self.lost_ownership = False  # it stopped because the run may belong to another process
+        self.must_release = False  # it stopped because it cannot continue the run
         self.waits_for_capacity = False
         self._has_work = False
         self._sleep: asyncio.Future[None] | None = None
@@ -128,7 +129,7 @@ class RunDriver:
             self.runner.abandon()
             self._fail_creation(violation)
             self.session.report_violation(violation)
-            self.release()
+            self.must_release = True
         except asyncio.CancelledError:
             self._fail_creation(_creation_unknown())
             raise
@@ -159,10 +160,6 @@ class RunDriver:
         if not self.created.done():
             self.created.set_exception(error)
             self.created.exception()
-
-    def release(self) -> None:
-        """Stop owning the run. It is not due either: an operator has to resume it."""
-        self._services.spawn(self._services.log.leases.release_run(self.run.run_id, self.session.fence))
 
     async def _run_cycle(self) -> bool:
         """Take one turn and act on it. True when there is nothing more to drive."""
