@@ -111,7 +111,6 @@ class WorkerStore:
 
     def __init__(self, world: World) -> None:
         self.side_tables = FaultySideTables(world, world.store.side_tables)
-        self.time = world.store.time
         self.notify = world.store.notify
 
 

@@ -83,10 +83,6 @@ class Store(ABC):
     async def health(self) -> dict[str, Any]:
         """Return facts about the store for `doctor`."""
 
-    def time(self) -> int:
-        """Return the time shared by all processes that use this store, in microseconds since 1970."""
-        return self.clock.now()
-
     # Appends and new events
 
     @abstractmethod

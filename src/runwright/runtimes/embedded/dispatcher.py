@@ -27,6 +27,8 @@ from runwright.runtimes.facts import CheckpointRequested, Fact
 from runwright.runtimes.services import RunServices
 from runwright.tools.base import Tool
 
+from . import task_queue
+from .lost_workers import LostWorkerDetector
 from .task_queue import KILL, STOP, StepAssignment, StepOutcome, TaskQueue, WorkerTask
 
 logger = logging.getLogger("runwright.runtimes")
@@ -156,6 +158,7 @@ class Dispatcher:
         self._queue = queue
         self._owner = owner
         self._find_run = find_run
+        self._detector = LostWorkerDetector(services.clock, task_queue.LEASE_SECONDS)
         self._executions: dict[Key, RemoteExecution] = {}
         self._claims: dict[Key, WorkerTask] = {}  # until the start of the step is in the log
         self._checkpoints: set[int] = set()  # reports that are being appended
@@ -175,13 +178,15 @@ class Dispatcher:
         self._enqueue_per_run(run.run_id, partial(self._offer, run, path, attempt, queue))
 
     async def _offer(self, run: RunIdentity, path: str, attempt: int, queue: str) -> None:
-        self._handle_task(await self._queue.offer(run, path, attempt, queue, self._owner))
+        task = await self._queue.offer(run, path, attempt, queue, self._owner)
+        if task is not None:
+            self._handle_task(task)
 
     def withdraw(self, run_id: str, path: str, attempt: int) -> None:
-        self._enqueue_per_run(run_id, partial(self._queue.drop, run_id, path, attempt))
+        self._enqueue_per_run(run_id, partial(self._queue.drop, run_id, path, attempt, self._owner))
 
     def hold(self, run_id: str) -> None:
-        self._enqueue_per_run(run_id, partial(self._queue.hold, run_id))
+        self._enqueue_per_run(run_id, partial(self._queue.hold, run_id, self._owner))
 
     def run_ended(self, run_id: str) -> None:
         self._enqueue_per_run(run_id, partial(self._queue.drop_all, run_id))
@@ -202,6 +207,8 @@ class Dispatcher:
         if task is None:
             assignment = execution.assignment
             task = await self._queue.offer(run, assignment.path, assignment.attempt, queue, self._owner)
+            if task is None:
+                return
         execution.task = task
         if task.state == "TAKEN":
             await self._assign(execution, task)
@@ -213,11 +220,11 @@ class Dispatcher:
         assignment, run = execution.assignment, self._find_run(task.run_id)
         if run is not None:  # an earlier worker may have saved a checkpoint
             assignment = msgspec.structs.replace(assignment, restored=run.last_checkpoint(assignment.path))
-        if not await self._queue.start(task, assignment):
+        if not await self._queue.start(task, assignment, self._owner):
             execution.task = msgspec.structs.replace(task, state="OFFERED")  # that worker is gone; another claims it
 
     def stop(self, task: WorkerTask, how: int) -> None:
-        self._enqueue_per_run(task.run_id, partial(self._queue.stop, task.task_id, how))
+        self._enqueue_per_run(task.run_id, partial(self._queue.stop, task.task_id, self._owner, how))
 
     def forget(self, execution: RemoteExecution) -> None:
         if self._executions.get(execution.key) is execution:
@@ -232,11 +239,14 @@ class Dispatcher:
         """Handle what workers report, until cancelled."""
         self._services.log.store.subscribe(self.notify)
         clock = self._services.clock
-        swept_at = clock.monotonic()
+        swept_at = looked_at = clock.monotonic()
         while True:
             self._wake_event.clear()
             try:
                 await self._poll()
+                if clock.monotonic() >= looked_at + POLL:
+                    looked_at = clock.monotonic()
+                    await self._find_lost_workers()
                 if clock.monotonic() >= swept_at + SWEEP_EVERY:
                     swept_at = clock.monotonic()
                     await self._queue.delete_leftovers()
@@ -259,6 +269,12 @@ class Dispatcher:
                 self._checkpoints.add(report_no)
                 run.report(CheckpointRequested(path, attempt, body, partial(self._on_checkpoint, report_no)))
 
+    async def _find_lost_workers(self) -> None:
+        for task in self._detector.find_lost(await self._queue.list_started(self._owner)):
+            execution = self._executions.get(task.key)
+            if execution is not None and self._is_current(task, execution):
+                self._on_worker_lost(task, execution)
+
     def _on_checkpoint(self, report_no: int, error: Exception | None) -> None:
         problem = "" if error is None else getattr(error, "detail", str(error))
         self._services.spawn(self._acknowledge(report_no, problem))
@@ -273,8 +289,6 @@ class Dispatcher:
             self._on_done(task, execution)
         elif task.state == "TAKEN":
             self._on_claimed(task, execution)
-        elif task.state == "STARTED" and execution is not None and self._is_current(task, execution):
-            self._on_worker_lost(task, execution)
 
     def _is_current(self, task: WorkerTask, execution: RemoteExecution) -> bool:
         return execution.task is None or (execution.task.lease_no, execution.task.state) == (task.lease_no, "STARTED")
@@ -325,7 +339,7 @@ class Dispatcher:
         if run is not None and run.is_offered(task.path, task.attempt):
             # A pause that kept the step from starting may be over; it must not stay held then.
             hold = not run.can_start_steps
-            self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, hold=hold))
+            self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, self._owner, hold=hold))
         else:
             self.withdraw(*task.key)
 
@@ -335,7 +349,7 @@ class Dispatcher:
             return
         if task.losses + 1 >= MAX_LOSSES:
             message = f"{task.losses + 1} workers were lost during this attempt; the last was {task.worker}."
-            self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, hold=True, lost=True))
+            self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, self._owner, hold=True, lost=True))
             execution.finish(Outcome(error=ErrorInfo("WORKER_LOST", message, retryable=True, category="system")))
             return
         run = self._find_run(task.run_id)
@@ -345,7 +359,7 @@ class Dispatcher:
         if run is not None:
             engine_attempt = run.increment_engine_attempt()
             execution.assignment = msgspec.structs.replace(execution.assignment, engine_attempt=engine_attempt)
-        self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, lost=True))
+        self._enqueue_per_run(task.run_id, partial(self._queue.requeue, task, self._owner, lost=True))
 
     def _enqueue_per_run(self, run_id: str, work: Work) -> None:
         """Change the task queue after all earlier changes for the same run."""

@@ -33,6 +33,8 @@ class WorkerTask(msgspec.Struct, frozen=True):
     lease_no: int
     losses: int
     outcome: bytes | None
+    renewals: int
+    """How often the lease of this task, and of earlier claims, was renewed."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -86,47 +88,48 @@ class TaskQueue:
         self._side_tables = store.side_tables
         self._store = store
 
-    def _lease_end(self) -> int:
-        return self._store.time() + int(LEASE_SECONDS * 1e6)
+    # For drivers. A task belongs to the process that drives its run: changes by an earlier driver have no effect.
 
-    # For drivers
-
-    async def offer(self, run: RunIdentity, path: str, attempt: int, queue: str, owner: str) -> WorkerTask:
-        """Offer a step, or become the owner of the offer of an earlier driver. Returns the task as it is now."""
-        row = (await self._side_tables.write("offer_task", run.run_id, run.tenant_id, path, attempt, queue, owner))[0]
+    async def offer(self, run: RunIdentity, path: str, attempt: int, queue: str, owner: str) -> WorkerTask | None:
+        """Offer a step, or become the owner of the offer of an earlier driver. Returns the task as it is now; None if
+        another process owns the run."""
+        rows = await self._side_tables.write("offer_task", run.run_id, run.tenant_id, path, attempt, queue, owner)
         await self._store.notify()
-        return WorkerTask(*row)
+        return WorkerTask(*rows[0]) if rows else None
 
     async def pending_changes(self, owner: str) -> list[WorkerTask]:
-        """Return the tasks that were claimed or completed, and those whose worker lost its lease."""
-        return [WorkerTask(*row) for row in await self._side_tables.read("pending_tasks", owner, self._store.time())]
+        """Return the tasks that were claimed or completed."""
+        return [WorkerTask(*row) for row in await self._side_tables.read("pending_tasks", owner)]
 
-    async def start(self, task: WorkerTask, assignment: StepAssignment) -> bool:
+    async def list_started(self, owner: str) -> list[WorkerTask]:
+        """Return the tasks that workers execute."""
+        return [WorkerTask(*row) for row in await self._side_tables.read("started_tasks", owner)]
+
+    async def start(self, task: WorkerTask, assignment: StepAssignment, owner: str) -> bool:
         """Assign the step to the worker that claimed it, after its start is in the log. False if the lease was lost."""
-        done = await self._side_tables.write(
-            "start_task", task.task_id, task.lease_no, msgspec.json.encode(assignment), self._lease_end()
-        )
+        body = msgspec.json.encode(assignment)
+        done = await self._side_tables.write("start_task", task.task_id, task.lease_no, owner, body)
         await self._store.notify()
         return bool(done)
 
-    async def requeue(self, task: WorkerTask, *, hold: bool = False, lost: bool = False) -> bool:
+    async def requeue(self, task: WorkerTask, owner: str, *, hold: bool = False, lost: bool = False) -> bool:
         """Offer a task again, or hold it. `lost` counts a lost worker. False if its lease has changed."""
         state = "HELD" if hold else "OFFERED"
-        done = await self._side_tables.write("requeue_task", task.task_id, task.lease_no, state, int(lost))
+        done = await self._side_tables.write("requeue_task", task.task_id, task.lease_no, owner, state, int(lost))
         await self._store.notify()
         return bool(done)
 
-    async def hold(self, run_id: str) -> None:
+    async def hold(self, run_id: str, owner: str) -> None:
         """Withdraw the offers of a run until they are offered again."""
-        await self._side_tables.write("hold_tasks", run_id)
+        await self._side_tables.write("hold_tasks", run_id, owner)
 
-    async def stop(self, task_id: int, mode: int) -> None:
+    async def stop(self, task_id: int, owner: str, mode: int) -> None:
         """Request that the worker stops the step; `mode` is STOP or KILL. The worker learns of it by its heartbeat."""
-        await self._side_tables.write("stop_task", task_id, mode)
+        await self._side_tables.write("stop_task", task_id, owner, mode)
         await self._store.notify()
 
-    async def drop(self, run_id: str, path: str, attempt: int) -> None:
-        await self._side_tables.write("delete_task", run_id, path, attempt)
+    async def drop(self, run_id: str, path: str, attempt: int, owner: str) -> None:
+        await self._side_tables.write("delete_task", run_id, path, attempt, owner)
 
     async def drop_all(self, run_id: str) -> None:
         await self._side_tables.write("delete_reports", run_id)
@@ -151,7 +154,7 @@ class TaskQueue:
     async def claim(self, worker: str, queues: Sequence[str], tenant_id: str | None, limit: int) -> list[ClaimedTask]:
         """Claim up to `limit` offered tasks; of one tenant, unless `tenant_id` is None."""
         names = msgspec.json.encode(list(queues)).decode()
-        rows = await self._side_tables.write("claim_tasks", worker, self._lease_end(), names, tenant_id, limit)
+        rows = await self._side_tables.write("claim_tasks", worker, names, tenant_id, limit)
         if rows:
             await self._store.notify()
         return [ClaimedTask(row[0], row[1]) for row in rows]
@@ -173,7 +176,7 @@ class TaskQueue:
 
     async def heartbeat(self, task_id: int, lease_no: int, worker: str) -> int | None:
         """Renew a lease. Returns 0, STOP or KILL as the driver requested; None if the lease is lost."""
-        rows = await self._side_tables.write("renew_task_lease", task_id, lease_no, worker, self._lease_end())
+        rows = await self._side_tables.write("renew_task_lease", task_id, lease_no, worker)
         return rows[0][0] if rows else None
 
     async def store_outcome(self, task_id: int, lease_no: int, worker: str, outcome: bytes) -> bool:
@@ -185,7 +188,7 @@ class TaskQueue:
 
     async def release(self, task_id: int, lease_no: int) -> None:
         """Offer a task again, released by a worker that stops."""
-        await self._side_tables.write("requeue_task", task_id, lease_no, "OFFERED", 0)
+        await self._side_tables.write("release_task", task_id, lease_no)
         await self._store.notify()
 
     async def add_report(self, task_id: int, lease_no: int, body: bytes) -> int:

@@ -179,12 +179,12 @@ async def _wait_for_assignments(context: RequestContext, worker: str, claimed: d
 
 
 async def _release_unstarted(context: RequestContext, task_id: int, lease_no: int) -> None:
-    """Offer a claimed step again that was not started in time, or drop it if its run has ended."""
+    """Offer a claimed step again that was not started in time; if its run has ended, delete the tasks of the run."""
     queue = context.service.task_queue
     if (task := await _find_task(context, task_id)) is None:
         return
     if (await context.service.log.find_run(task.run_id)).status in ENDED:
-        await queue.drop(task.run_id, task.path, task.attempt)
+        await queue.drop_all(task.run_id)
     else:
         await queue.release(task_id, lease_no)
 

@@ -63,20 +63,23 @@ SELECT code, count(*) FROM alert GROUP BY code;
 
 -- name: offer_task
 -- A new driver of the run becomes the owner of an existing task. A held task is offered again; other states stay.
-INSERT INTO task (run_id, tenant_id, path, attempt, queue, owner, state) VALUES ($1, $2, $3, $4, $5, $6, 'OFFERED')
+-- Without effect if another process owns the run: its row is locked, so that no process claims it meanwhile.
+WITH found AS (SELECT owner FROM run WHERE run_id = $1 FOR SHARE)
+INSERT INTO task (run_id, tenant_id, path, attempt, queue, owner, state)
+SELECT $1, $2, $3, $4, $5, $6, 'OFFERED' WHERE NOT EXISTS (SELECT FROM found WHERE owner IS DISTINCT FROM $6)
 ON CONFLICT (run_id, path, attempt) DO UPDATE
 SET owner = excluded.owner, state = CASE WHEN task.state = 'HELD' THEN 'OFFERED' ELSE task.state END
-RETURNING task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome;
+RETURNING task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome, renewals;
 
 -- name: hold_tasks
-UPDATE task SET state = 'HELD' WHERE run_id = $1 AND state = 'OFFERED';
+UPDATE task SET state = 'HELD' WHERE run_id = $1 AND owner = $2 AND state = 'OFFERED';
 
 -- name: claim_tasks
-UPDATE task SET state = 'TAKEN', worker = $1, lease_no = lease_no + 1, lease_until = $2
+UPDATE task SET state = 'TAKEN', worker = $1, lease_no = lease_no + 1
 WHERE task_id IN (SELECT task_id FROM task
-                  WHERE state = 'OFFERED' AND queue IN (SELECT jsonb_array_elements_text($3::jsonb))
-                    AND ($4::text IS NULL OR tenant_id = $4)
-                  ORDER BY task_id LIMIT $5 FOR UPDATE SKIP LOCKED)
+                  WHERE state = 'OFFERED' AND queue IN (SELECT jsonb_array_elements_text($2::jsonb))
+                    AND ($3::text IS NULL OR tenant_id = $3)
+                  ORDER BY task_id LIMIT $4 FOR UPDATE SKIP LOCKED)
 RETURNING task_id, lease_no;
 
 -- name: task_assignments
@@ -84,31 +87,40 @@ SELECT task_id, lease_no, state, run_id, path, attempt, order_body FROM task
 WHERE worker = $1 AND task_id IN (SELECT jsonb_array_elements_text($2::jsonb)::bigint);
 
 -- name: pending_tasks
--- Tasks of a driver that were claimed or completed, and those whose worker lost its lease.
-SELECT task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome FROM task
-WHERE owner = $1 AND (state IN ('TAKEN', 'DONE') OR (state = 'STARTED' AND lease_until < $2)) ORDER BY task_id;
+-- Tasks of a driver that were claimed or completed.
+SELECT task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome, renewals FROM task
+WHERE owner = $1 AND state IN ('TAKEN', 'DONE') ORDER BY task_id;
+
+-- name: started_tasks
+SELECT task_id, run_id, path, attempt, state, worker, lease_no, losses, outcome, renewals FROM task
+WHERE owner = $1 AND state = 'STARTED' ORDER BY task_id;
 
 -- name: start_task
 -- Idempotent: it is repeated if its result did not arrive.
-UPDATE task SET state = 'STARTED', order_body = $3, lease_until = $4
-WHERE task_id = $1 AND lease_no = $2 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
+UPDATE task SET state = 'STARTED', order_body = $4
+WHERE task_id = $1 AND lease_no = $2 AND owner = $3 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
 
 -- name: requeue_task
-UPDATE task SET state = $3, worker = NULL, losses = losses + $4
+UPDATE task SET state = $4, worker = NULL, losses = losses + $5
+WHERE task_id = $1 AND lease_no = $2 AND owner = $3 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
+
+-- name: release_task
+UPDATE task SET state = 'OFFERED', worker = NULL
 WHERE task_id = $1 AND lease_no = $2 AND state IN ('TAKEN', 'STARTED') RETURNING task_id;
 
 -- name: renew_task_lease
-UPDATE task SET lease_until = $4 WHERE task_id = $1 AND lease_no = $2 AND worker = $3 AND state = 'STARTED' RETURNING stop;
+UPDATE task SET renewals = renewals + 1
+WHERE task_id = $1 AND lease_no = $2 AND worker = $3 AND state = 'STARTED' RETURNING stop;
 
 -- name: end_task
 UPDATE task SET state = 'DONE', outcome = $4
 WHERE task_id = $1 AND lease_no = $2 AND worker = $3 AND state = 'STARTED' RETURNING run_id;
 
 -- name: stop_task
-UPDATE task SET stop = $2 WHERE task_id = $1;
+UPDATE task SET stop = $3 WHERE task_id = $1 AND owner = $2;
 
 -- name: delete_task
-DELETE FROM task WHERE run_id = $1 AND path = $2 AND attempt = $3;
+DELETE FROM task WHERE run_id = $1 AND path = $2 AND attempt = $3 AND owner = $4;
 
 -- name: delete_tasks
 DELETE FROM task WHERE run_id = $1;
