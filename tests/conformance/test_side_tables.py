@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import runwright as rw
-from runwright.auth.audit import Audit, AuditFilter
+from runwright.auth.audit import Audit, AuditedRun, AuditFilter
 from runwright.auth.roles import Actor
 from runwright.auth.tokens import Tokens
 from runwright.control.idempotency import run_of_request
@@ -58,10 +58,12 @@ async def test_audit_aggregates_reads_and_records_writes(make_log: MakeLog) -> N
         audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ("Viewer",), source_ip="192.0.2.1")
         for _ in range(5):
-            audit.count_read(actor, "runs.read", tenant_id="acme", run_id="r")
+            audit.count_read(actor, "runs.read", tenant_id="acme", run=AuditedRun("r"))
         audit.count_denial(actor, "runs.start", "AUTHZ_DENIED", tenant_id="acme")
         for _ in range(2):
-            await audit.record_action(actor, "runs.signal", tenant_id="acme", run_id="r", signalType="PAUSE")
+            await audit.record_action(
+                actor, "runs.signal", tenant_id="acme", run=AuditedRun("r", "p", "prod", 2, 1), signalType="PAUSE"
+            )
         page = await audit.list(AuditFilter(tenant_id="acme"))
         assert sorted((each.action, each.outcome, each.count) for each in page.entries) == [
             ("runs.read", "GRANTED", 5),
@@ -69,6 +71,9 @@ async def test_audit_aggregates_reads_and_records_writes(make_log: MakeLog) -> N
             ("runs.signal", "GRANTED", 1),
             ("runs.start", "DENIED", 1),
         ]
+        action = next(each for each in page.entries if each.action == "runs.signal")
+        assert (action.project_id, action.environment_id) == ("p", "prod")
+        assert (action.engine_attempt_id, action.logical_attempt_id) == (2, 1)
         first = await audit.list(AuditFilter(run_id="r"), limit=2)
         rest = await audit.list(AuditFilter(run_id="r"), limit=2, cursor=first.cursor)
         assert (len(first.entries), len(rest.entries), rest.cursor) == (2, 1, None)
@@ -80,7 +85,7 @@ async def test_audit_rows_of_many_denials_are_bounded(make_log: MakeLog) -> None
         audit = Audit(log.store.side_tables, log.clock)
         actor = Actor("jane", ())
         for number in range(12_000):
-            audit.count_denial(actor, "runs.read", "RUN_NOT_FOUND", run_id=f"guess-{number}")
+            audit.count_denial(actor, "runs.read", "RUN_NOT_FOUND", run=AuditedRun(f"guess-{number}"))
         await audit.flush()
         rows = await log.store.side_tables.read("count_audit")
         assert rows[0][0] <= 5001

@@ -28,6 +28,19 @@ MAX_COUNTED = 5000
 """Number of distinct entries that are counted in memory before they are written."""
 
 
+class AuditedRun(msgspec.Struct, frozen=True):
+    """The run that an action is about. None: unknown to the caller, or there is no such run."""
+
+    run_id: str | None
+    project_id: str | None = None
+    environment_id: str | None = None
+    engine_attempt_id: int | None = None
+    logical_attempt_id: int | None = None
+
+
+NO_RUN = AuditedRun(None)
+
+
 class AuditEntry(msgspec.Struct, frozen=True, rename="camel"):
     """An action that was granted or denied; `count` times, for reads and denials."""
 
@@ -37,8 +50,12 @@ class AuditEntry(msgspec.Struct, frozen=True, rename="camel"):
     outcome: Literal["GRANTED", "DENIED"]
     action: str
     tenant_id: str | None
+    project_id: str | None
+    environment_id: str | None
     actor_id: str | None
     run_id: str | None
+    engine_attempt_id: int | None
+    logical_attempt_id: int | None
     code: str | None
     facts: dict[str, Any]
 
@@ -73,8 +90,8 @@ class _AuditKey(NamedTuple):
 class _Counter(msgspec.Struct):
     first_at: int
     count: int
-    facts: dict[str, Any]
-    """Facts of the first of the counted events."""
+    run: AuditedRun  # as it was at the first of the counted events
+    facts: dict[str, Any]  # of the first of the counted events
 
 
 class Audit:
@@ -84,16 +101,17 @@ class Audit:
         self._counters: dict[_AuditKey, _Counter] = {}
 
     async def record_action(
-        self, actor: Actor, action: str, *, tenant_id: str, run_id: str | None = None, **facts: Any
+        self, actor: Actor, action: str, *, tenant_id: str, run: AuditedRun = NO_RUN, **facts: Any
     ) -> None:
         """Record an action before it is done. If this raises, the action must not be done."""
-        key = _AuditKey("GRANTED", action, tenant_id, actor.actor_id, run_id or "", "", actor.source_ip)
-        await self._side_tables.write("insert_audit", *_row(key, _Counter(self._clock.now(), 1, _facts(actor, facts))))
+        key = _AuditKey("GRANTED", action, tenant_id, actor.actor_id, run.run_id or "", "", actor.source_ip)
+        counter = _Counter(self._clock.now(), 1, run, _facts(actor, facts))
+        await self._side_tables.write("insert_audit", *_row(key, counter))
 
-    def count_read(self, actor: Actor, action: str, *, tenant_id: str | None, run_id: str | None = None) -> None:
+    def count_read(self, actor: Actor, action: str, *, tenant_id: str | None, run: AuditedRun = NO_RUN) -> None:
         tenant = tenant_id or actor.tenant_id or ""
-        key = _AuditKey("GRANTED", action, tenant, actor.actor_id, run_id or "", "", actor.source_ip)
-        self._count(key, actor, {})
+        key = _AuditKey("GRANTED", action, tenant, actor.actor_id, run.run_id or "", "", actor.source_ip)
+        self._count(key, actor, run, {})
 
     def count_denial(
         self,
@@ -102,23 +120,23 @@ class Audit:
         code: str,
         *,
         tenant_id: str | None = None,
-        run_id: str | None = None,
+        run: AuditedRun = NO_RUN,
         **facts: Any,
     ) -> None:
         tenant = tenant_id or actor.tenant_id or ""
-        key = _AuditKey("DENIED", action, tenant, actor.actor_id, run_id or "", code, actor.source_ip)
-        self._count(key, actor, facts)
+        key = _AuditKey("DENIED", action, tenant, actor.actor_id, run.run_id or "", code, actor.source_ip)
+        self._count(key, actor, run, facts)
 
-    def _count(self, key: _AuditKey, actor: Actor, facts: dict[str, Any]) -> None:
+    def _count(self, key: _AuditKey, actor: Actor, run: AuditedRun, facts: dict[str, Any]) -> None:
         counter = self._counters.get(key)
         if counter is not None:
             counter.count += 1
         elif len(self._counters) < MAX_COUNTED:
-            self._counters[key] = _Counter(self._clock.now(), 1, _facts(actor, facts))
+            self._counters[key] = _Counter(self._clock.now(), 1, run, _facts(actor, facts))
         else:
             # Too many distinct events, for example from a client that invents names: from here on they share an entry.
             rest = key._replace(actor_id="(many)", run_id="", source_ip=None)
-            self._counters.setdefault(rest, _Counter(self._clock.now(), 0, {})).count += 1
+            self._counters.setdefault(rest, _Counter(self._clock.now(), 0, NO_RUN, {})).count += 1
 
     async def flush(self) -> None:
         """Write the counted entries. They are retained if the store is unavailable."""
@@ -131,7 +149,7 @@ class Audit:
         except RunwrightError as error:
             logger.warning("Writing the audit failed, retrying: %s", error)
             for key, counter in counters.items():
-                retained = _Counter(counter.first_at, 0, counter.facts)
+                retained = _Counter(counter.first_at, 0, counter.run, counter.facts)
                 self._counters.setdefault(key, retained).count += counter.count
 
     async def flush_periodically(self) -> None:
@@ -188,23 +206,30 @@ def _facts(actor: Actor, additional: dict[str, Any]) -> dict[str, Any]:
 
 def _row(key: _AuditKey, counter: _Counter) -> tuple[Any, ...]:
     # A store accepts neither NULs nor long names in an index, and no valid name has either.
-    columns = (key.outcome, key.action, key.tenant_id, key.actor_id, key.run_id, key.code)
-    clean = tuple(text.replace("\0", "")[:MAX_NAME_LENGTH] for text in columns)
+    run = counter.run
+    names = (key.tenant_id, run.project_id or "", run.environment_id or "", key.actor_id, key.run_id, key.code)
+    clean = (text.replace("\0", "")[:MAX_NAME_LENGTH] for text in (key.outcome, key.action, *names))
     facts = msgspec.json.encode(counter.facts).decode().replace("\\u0000", "")
-    return (counter.first_at, counter.count, *clean, facts)
+    return (counter.first_at, counter.count, *clean, run.engine_attempt_id, run.logical_attempt_id, facts)
 
 
 def _entry(row: Any) -> AuditEntry:
-    key, at, count, outcome, action, tenant_id, actor_id, run_id, code, facts = row
+    key, at, count, outcome, action, tenant, project, environment, actor, run, code, engine_attempt, attempt, facts = (
+        row
+    )
     return AuditEntry(
-        str(key),
-        from_micros(at),
-        count,
-        outcome,
-        action,
-        tenant_id or None,
-        actor_id or None,
-        run_id or None,
-        code or None,
-        msgspec.json.decode(facts),
+        audit_id=str(key),
+        at=from_micros(at),
+        count=count,
+        outcome=outcome,
+        action=action,
+        tenant_id=tenant or None,
+        project_id=project or None,
+        environment_id=environment or None,
+        actor_id=actor or None,
+        run_id=run or None,
+        engine_attempt_id=engine_attempt,
+        logical_attempt_id=attempt,
+        code=code or None,
+        facts=msgspec.json.decode(facts),
     )

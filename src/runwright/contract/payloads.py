@@ -249,6 +249,7 @@ class SignalDecided(Payload, frozen=True):
     code: str | None = None
     policy_decision_id: str | None = None  # rule that decided
     requested_by: str | None = None  # first person, if a second one had to confirm
+    logical_attempt_id: int | None = None  # of the step that the signal is about; 1 if it is about the run
 
 
 class SignalProcessed(Payload, frozen=True):

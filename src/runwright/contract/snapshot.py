@@ -46,6 +46,7 @@ class RunSummary(msgspec.Struct, rename="camel", omit_defaults=True):
 
     status: RunStatus = RunStatus.PENDING
     last_event_seq: int = 0
+    engine_attempt_id: int = 1  # the highest of its events
     total_steps: int = 0
     running_steps: int = 0
     completed_steps: int = 0

@@ -349,6 +349,7 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
         reason=decision.reason if decision.code else request.reason,
         code=decision.code,
         policy_decision_id=decision.policy_decision_id,
+        logical_attempt_id=decision.audit["logicalAttemptId"],
     )
 
 

@@ -120,7 +120,7 @@ class SignalService:
         graph = await self._graph(row)
         role, refusal = await self._evaluate(run_id, rule, request, graph)
         second = refusal is None and self._needs_second_person(request, row.identity)
-        decision = self._decision(row.identity, request, rule, role, refusal)
+        decision = await self._decision(row, request, rule, role, refusal)
         if second:
             decision = msgspec.structs.replace(
                 decision, decision="REVISION_REQUIRED", policy_decision_id=f"second-person/{signal_type}"
@@ -157,7 +157,7 @@ class SignalService:
         if refusal is None and not agree:
             refusal = Refused(ErrorCode.AUTHZ_DENIED, reason or f"{self.actor.actor_id} did not confirm it.")
         decision = msgspec.structs.replace(
-            self._decision(row.identity, request, rule, role, refusal),
+            await self._decision(row, request, rule, role, refusal),
             policy_decision_id=f"second-person/{request.signal_type}",
         )
         return await self._record_and_apply(row.identity, request, decision, refusal, requested_by=known.actor_id)
@@ -199,15 +199,18 @@ class SignalService:
         context = None if started is None else read_payload(payloads.RunStarted, started).context
         return None if context is None else context.triggered_by
 
-    def _decision(
-        self, run: RunIdentity, request: SignalRequest, rule: Rule, role: str, refusal: Refused | None
+    async def _decision(
+        self, row: RunRow, request: SignalRequest, rule: Rule, role: str, refusal: Refused | None
     ) -> SignalDecision:
+        run = row.identity
         audit = {
             "actorId": self.actor.actor_id,
             "actorRole": role,
             "tenantId": run.tenant_id,
             "projectId": run.project_id,
             "environmentId": run.environment_id,
+            "engineAttemptId": row.summary.engine_attempt_id,
+            "logicalAttemptId": await self._logical_attempt(run.run_id, request),
             "timestamp": from_micros(self.log.clock.now()),
             "source": self.actor.source,
             "sourceIp": self.actor.source_ip,
@@ -224,6 +227,12 @@ class SignalService:
             policy_decision_id=f"role/{rule.role}",
             audit={name: value for name, value in audit.items() if value is not None},
         )
+
+    async def _logical_attempt(self, run_id: str, request: SignalRequest) -> int:
+        """The attempt of the step that the signal is about; 1 if it is about the run, of which a rerun is another."""
+        step_id = request.payload.get("stepId")
+        steps = (await self.log.snapshot(run_id)).steps if step_id is not None else ()
+        return next((step.logical_attempt_id for step in steps if step.step_id == step_id), 1)
 
     async def _record_and_apply(
         self,
@@ -289,6 +298,7 @@ class SignalService:
             step_id=signal_path(request.signal_id),
             payload=msgspec.to_builtins(msgspec.structs.replace(body, requested_by=requested_by)),
             emitted_at=decision.audit["timestamp"],
+            engine_attempt=decision.audit["engineAttemptId"],
             event_id=(revision_event_id if waits else decision_event_id)(run.run_id, request.signal_id),
             emitted_by="control/server",
         )
@@ -404,6 +414,8 @@ def decision_in(record: RunEventRecord) -> SignalDecision:
         "tenantId": record.tenant_id,
         "projectId": record.project_id,
         "environmentId": record.environment_id,
+        "engineAttemptId": record.engine_attempt_id,
+        "logicalAttemptId": known.logical_attempt_id or record.logical_attempt_id,
         "timestamp": record.emitted_at,
         "source": known.source,
         "sourceIp": known.source_ip,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from litestar.di import NamedDependency
 
+from runwright.auth.audit import NO_RUN, AuditedRun
 from runwright.auth.roles import Action, Actor, permit
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.control.operations import Operations
@@ -51,14 +52,18 @@ class RequestContext:
         try:
             return permit(self.actor, act)
         except RunwrightError as error:
-            self.audit_denial(act, error, tenant_id=tenant_id, run_id=run_id)
+            self.audit_denial(act, error, tenant_id=tenant_id, run=run_id)
             raise
 
     def audit_denial(
-        self, act: str, error: RunwrightError, *, tenant_id: str | None = None, run_id: str | None = None
+        self, act: str, error: RunwrightError, *, tenant_id: str | None = None, run: RunRow | str | None = None
     ) -> None:
+        """Audit a denial. `run`: the run that the caller may see, or the id that it named."""
+        if isinstance(run, RunRow):
+            tenant_id = run.identity.tenant_id
+        audited = audited_run(run) if isinstance(run, RunRow) else AuditedRun(run)
         self.service.audit.count_denial(
-            self.actor, act, error.code, tenant_id=tenant_id, run_id=run_id, requestId=self.request_id
+            self.actor, act, error.code, tenant_id=tenant_id, run=audited, requestId=self.request_id
         )
 
     async def authorize_run(self, act: Action, run_id: str) -> RunRow:
@@ -68,9 +73,9 @@ class RequestContext:
         try:
             row = await self.operations.find(run_id)
         except RunwrightError as error:
-            self.audit_denial(act, error, run_id=run_id)
+            self.audit_denial(act, error, run=run_id)
             raise
-        self.service.audit.count_read(self.actor, act, tenant_id=row.identity.tenant_id, run_id=run_id)
+        self.service.audit.count_read(self.actor, act, tenant_id=row.identity.tenant_id, run=audited_run(row))
         return row
 
     async def check_access(self) -> None:
@@ -85,11 +90,21 @@ class RequestContext:
         self.permit(act)
         self.service.audit.count_read(self.actor, act, tenant_id=self.actor.tenant_id)
 
-    async def audit_action(self, act: Action, *, tenant_id: str, run_id: str | None = None, **facts: Any) -> None:
+    async def audit_action(self, act: Action, *, tenant_id: str, run: AuditedRun = NO_RUN, **facts: Any) -> None:
         """Record an action in the audit log, before it is done."""
         await self.service.audit.record_action(
-            self.actor, act, tenant_id=tenant_id, run_id=run_id, requestId=self.request_id, **facts
+            self.actor, act, tenant_id=tenant_id, run=run, requestId=self.request_id, **facts
         )
+
+    async def audit_run_action(self, act: Action, row: RunRow, **facts: Any) -> None:
+        """Record an action on a run in the audit log, before it is done."""
+        await self.audit_action(act, tenant_id=row.identity.tenant_id, run=audited_run(row), **facts)
+
+
+def audited_run(row: RunRow) -> AuditedRun:
+    """Return the context of a run for the audit. A rerun is a run of its own: the logical attempt of a run is 1."""
+    run = row.identity
+    return AuditedRun(run.run_id, run.project_id, run.environment_id, row.summary.engine_attempt_id, 1)
 
 
 InjectedContext = NamedDependency[RequestContext]

@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx
+import msgspec
 
 from runwright.auth.roles import ALLOWED, ROLES, SCOPES, Action
 from runwright.server.rate_limit import RateLimiter
-from support.server import HELLO, WAITING, RunningServer, run_path, running_server
+from support.events import History
+from support.server import HELLO, WAITING, Caller, RunningServer, run_path, running_server
+from support.waiting import until
 
 
 class Route(NamedTuple):
@@ -263,3 +266,40 @@ async def test_audit_records_allowed_and_denied_actions(store: str) -> None:
         rest = await admin.get(f"/v1/audit?limit=1000&cursor={first['cursor']}")
         keys = [int(each["auditId"]) for each in (*first["entries"], *rest["entries"])]
         assert keys == sorted(keys, reverse=True)
+
+
+async def wait_until_failed(caller: Caller, run_id: str, attempt: int) -> None:
+    async def has_failed() -> bool:
+        (step,) = (await caller.get(run_path(run_id)))["steps"]
+        return (step["status"], step["logicalAttemptId"]) == ("FAILED", attempt)
+
+    await until(has_failed)
+
+
+async def test_audit_and_decisions_name_the_run_and_its_attempts(store: str) -> None:
+    failing = {"plan": "p", "onFailure": "wait", "steps": [{"id": "a", "shell": "exit 1"}]}
+    async with running_server(store) as there:
+        admin = await there.caller_with("Admin")
+        history = History("observed", project_id="finance", environment_id="prod")
+        queued, started = history.started()
+        await there.service.log.append([queued, msgspec.structs.replace(started, engine_attempt_id=3)])
+        await admin.get(run_path("observed"))
+        await admin.start(failing, context={"runId": "mine", "projectId": "finance", "environmentId": "prod"})
+        await wait_until_failed(admin, "mine", attempt=1)
+        first = await admin.signal("mine", "RETRY_STEP", payload={"stepId": "a"})
+        await wait_until_failed(admin, "mine", attempt=2)
+        second = await admin.signal("mine", "RETRY_STEP", payload={"stepId": "a"})
+        for decision, attempt in ((first, 1), (second, 2)):
+            expected = {
+                "projectId": "finance",
+                "environmentId": "prod",
+                "engineAttemptId": 1,
+                "logicalAttemptId": attempt,
+            }
+            assert expected.items() <= decision["audit"].items()
+            recorded = await admin.get(f"{run_path('mine')}/signals/{decision['signalId']}")
+            assert recorded["audit"] == decision["audit"]
+        for run_id, engine_attempt in (("observed", 3), ("mine", 1)):
+            for entry in (await admin.get(f"/v1/audit?runId={run_id}"))["entries"]:
+                found = [entry[name] for name in ("projectId", "environmentId", "engineAttemptId", "logicalAttemptId")]
+                assert found == ["finance", "prod", engine_attempt, 1]

@@ -59,8 +59,11 @@ def transition(state: RunState, event: FoldableEvent) -> InvalidTransition | Non
             HANDLERS[event_type](state, event)
         if event_type in COUNTER_HANDLERS:
             COUNTER_HANDLERS[event_type](state, event)
-    if invalid is None and state.execution is not None:
-        state.execution.fold(event)
+    if invalid is None:
+        if event.engine_attempt_id > state.summary.engine_attempt_id:
+            state.summary.engine_attempt_id = event.engine_attempt_id
+        if state.execution is not None:
+            state.execution.fold(event)
     return invalid
 
 

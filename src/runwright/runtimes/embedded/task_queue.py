@@ -46,6 +46,7 @@ class StepAssignment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
     run_id: str
     tenant_id: str
+    project_id: str | None = None
     environment_id: str
     path: str
     attempt: int

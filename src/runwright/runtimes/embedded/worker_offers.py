@@ -61,6 +61,7 @@ class WorkerOffers:
         assignment = StepAssignment(
             run_id=run.run_id,
             tenant_id=run.tenant_id,
+            project_id=run.project_id,
             environment_id=run.environment_id,
             path=step.path,
             attempt=step.attempt,

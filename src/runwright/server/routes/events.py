@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from runwright.auth.audit import AuditedRun
 from runwright.auth.roles import Action
 from runwright.contract.catalog import CATALOG, Role
 from runwright.contract.errors import ErrorCode, RunwrightError
@@ -252,7 +253,7 @@ async def _refuse_unauthorized(context: RequestContext, head: _Head, role: str) 
     if refusal is not None:
         name = head.run_id[:512] if isinstance(head.run_id, str) else None
         context.service.audit.count_denial(
-            context.actor, Action.APPEND, refusal.code, run_id=name, requestId=context.request_id
+            context.actor, Action.APPEND, refusal.code, run=AuditedRun(name), requestId=context.request_id
         )
     return refusal
 

@@ -13,6 +13,7 @@ from litestar import Response, get, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromQuery, HeaderParameter, JSONBody, PathParameter, QueryParameter
 
+from runwright.auth.audit import AuditedRun
 from runwright.auth.roles import Action, check_tenant
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.plan import ExecutionPlan, content_hash, plan_body
@@ -71,7 +72,7 @@ async def start_run(
     try:
         check_tenant(request_context.actor, tenant_id)
     except RunwrightError as error:
-        request_context.audit_denial(Action.START, error, tenant_id=tenant_id, run_id=start_context.run_id)
+        request_context.audit_denial(Action.START, error, tenant_id=tenant_id, run=start_context.run_id)
         raise
     validate_storable(msgspec.to_builtins(data))
     if key is not None and data.run_request_id not in (None, key):
@@ -85,9 +86,8 @@ async def start_run(
     )
     await _check_plans(request_context, [plan, *sub_plans], tenant_id)
     await _store_plans(request_context, sub_plans, tenant_id)
-    await request_context.audit_action(
-        Action.START, tenant_id=tenant_id, run_id=start_context.run_id, planId=plan.plan_id
-    )
+    audited = AuditedRun(start_context.run_id, start_context.project_id, start_context.environment_id, 1, 1)
+    await request_context.audit_action(Action.START, tenant_id=tenant_id, run=audited, planId=plan.plan_id)
     run_id, created = await request_context.operations.start_or_get(
         plan,
         params=data.params,
@@ -313,9 +313,7 @@ async def rerun(request_context: InjectedContext, runId: RunId, data: JSONBody[R
     run_id = decode_slashes(runId)
     row = await request_context.authorize_run(Action.RERUN, run_id)
     validate_storable(msgspec.to_builtins(data))
-    await request_context.audit_action(
-        Action.RERUN, tenant_id=row.identity.tenant_id, run_id=run_id, fromStep=data.from_step
-    )
+    await request_context.audit_run_action(Action.RERUN, row, fromStep=data.from_step)
     plan: ExecutionPlan | None = None
     if data.plan is not None:
         plan, sub_plans = await request_context.read_plan(

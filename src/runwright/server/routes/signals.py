@@ -49,13 +49,11 @@ async def _send(
 ) -> Response[Any]:
     row = await context.authorize_run(Action.SIGNAL, run_id)
     validate_storable([payload, reason])
-    await context.audit_action(
-        Action.SIGNAL, tenant_id=row.identity.tenant_id, run_id=run_id, signalType=signal_type, signalId=signal_id
-    )
+    await context.audit_run_action(Action.SIGNAL, row, signalType=signal_type, signalId=signal_id)
     decision = await context.operations.signal(run_id, signal_type, payload, reason=reason, signal_id=signal_id)
     if decision.code is not None:
         error = RunwrightError(ErrorCode(decision.code), decision.reason or "")
-        context.audit_denial(Action.SIGNAL, error, tenant_id=row.identity.tenant_id, run_id=run_id)
+        context.audit_denial(Action.SIGNAL, error, run=row)
     return _decision_response(context, decision)
 
 
@@ -109,13 +107,11 @@ async def confirm_signal(
     row = await request_context.authorize_run(Action.SIGNAL, run_id)
     validate_storable(data.reason)
     agree = data.decision == "ACCEPTED"
-    await request_context.audit_action(
-        Action.SIGNAL, tenant_id=row.identity.tenant_id, run_id=run_id, signalId=signalId, agrees=agree
-    )
+    await request_context.audit_run_action(Action.SIGNAL, row, signalId=signalId, agrees=agree)
     try:
         decision = await request_context.operations.signals.confirm(run_id, signalId, agree=agree, reason=data.reason)
     except RunwrightError as error:
-        request_context.audit_denial(Action.SIGNAL, error, tenant_id=row.identity.tenant_id, run_id=run_id)
+        request_context.audit_denial(Action.SIGNAL, error, run=row)
         raise
     if not agree and decision.decision == "REJECTED":
         return json_response(decision)

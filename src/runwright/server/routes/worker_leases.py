@@ -15,6 +15,7 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from runwright.auth.audit import AuditedRun
 from runwright.auth.roles import Action
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.refs import ArtifactRef, ErrorInfo
@@ -101,7 +102,7 @@ def _audit_not_held(context: RequestContext, task: _LeasedTask | None) -> Runwri
     """Audit an attempt to act on a step without its lease. Returns the error to raise."""
     error = _lease_lost()
     run_id = task.run_id if task is not None and context.actor.can_access_tenant(task.tenant_id) else None
-    context.audit_denial(Action.EXECUTE_STEPS, error, run_id=run_id)
+    context.audit_denial(Action.EXECUTE_STEPS, error, run=run_id)
     return error
 
 
@@ -125,8 +126,15 @@ async def claim_steps(
         disconnected.cancel()
     for lease in leases:
         assignment: StepAssignment = lease["order"]
+        run = AuditedRun(
+            assignment.run_id,
+            project_id=assignment.project_id,
+            environment_id=assignment.environment_id,
+            engine_attempt_id=assignment.engine_attempt,
+            logical_attempt_id=assignment.attempt,
+        )
         request_context.service.audit.count_read(
-            request_context.actor, Action.EXECUTE_STEPS, tenant_id=assignment.tenant_id, run_id=assignment.run_id
+            request_context.actor, Action.EXECUTE_STEPS, tenant_id=assignment.tenant_id, run=run
         )
     return json_response({"leases": leases})
 

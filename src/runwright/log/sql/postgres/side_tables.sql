@@ -36,11 +36,13 @@ UPDATE token SET revoked_at = $2 WHERE token_id = $1 AND revoked_at IS NULL RETU
 SELECT 1 FROM token LIMIT 1;
 
 -- name: insert_audit
-INSERT INTO audit (at, count, outcome, action, tenant_id, actor_id, run_id, code, facts)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+INSERT INTO audit (at, count, outcome, action, tenant_id, project_id, environment_id, actor_id, run_id, code,
+                   engine_attempt, logical_attempt, facts)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: list_audit
-SELECT audit_key, at, count, outcome, action, tenant_id, actor_id, run_id, code, facts
+SELECT audit_key, at, count, outcome, action, tenant_id, project_id, environment_id, actor_id, run_id, code,
+       engine_attempt, logical_attempt, facts
 FROM audit WHERE {conditions} ORDER BY audit_key DESC LIMIT {limit};
 
 -- name: count_audit
