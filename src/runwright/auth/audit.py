@@ -214,9 +214,8 @@ def _row(key: _AuditKey, counter: _Counter) -> tuple[Any, ...]:
 
 
 def _entry(row: Any) -> AuditEntry:
-    key, at, count, outcome, action, tenant, project, environment, actor, run, code, engine_attempt, attempt, facts = (
-        row
-    )
+    key, at, count, outcome, action, *names, engine_attempt, logical_attempt, facts = row
+    tenant, project, environment, actor, run, code = names
     return AuditEntry(
         audit_id=str(key),
         at=from_micros(at),
@@ -229,7 +228,7 @@ def _entry(row: Any) -> AuditEntry:
         actor_id=actor or None,
         run_id=run or None,
         engine_attempt_id=engine_attempt,
-        logical_attempt_id=attempt,
+        logical_attempt_id=logical_attempt,
         code=code or None,
         facts=msgspec.json.decode(facts),
     )

@@ -53,7 +53,7 @@ def shard_of(run_id: str) -> int:
     return zlib.crc32(run_id.encode()) % SHARDS
 
 
-class _Measurement(NamedTuple):
+class _ClockSample(NamedTuple):
     round_trip: int
     offset: int
 
@@ -87,11 +87,11 @@ class ServerClock:
             self._is_synced = True
             self._due = self._clock.monotonic() + CLOCK_SYNC_SECONDS
 
-    async def _measure(self, connection: Connection, sql: str) -> _Measurement:
+    async def _measure(self, connection: Connection, sql: str) -> _ClockSample:
         before = self._local()
         server: int = await connection.fetchval(sql)
         after = self._local()
-        return _Measurement(after - before, server - (before + after) // 2)
+        return _ClockSample(after - before, server - (before + after) // 2)
 
     def _local(self) -> int:
         return int(self._clock.monotonic() * 1_000_000)
