@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from runwright.log.builders import new_event, new_run
     from runwright.log.export_import import Importer, export_run
     from runwright.log.factory import open_log
-    from runwright.log.leases import this_process
     from runwright.log.model import Holder, Lease, RunFilter, RunPage, RunRow, TailPage
+    from runwright.log.process_identity import this_process
     from runwright.log.run_log import AppendRefused, RunLog
     from runwright.plans.problems import PlanInvalid, Problem
     from runwright.tools.base import Lane, StepContext, StepError, Tool, current_step
@@ -63,7 +63,7 @@ _HOMES = {
     "flows.step_function": ("StepFunction", "step"),
     "log.anchor": ("Anchor", "make_anchor", "read_anchor"),
     "log.run_log": ("AppendRefused", "RunLog"),
-    "log.leases": ("this_process",),
+    "log.process_identity": ("this_process",),
     "log.append.authority": ("Fence",),
     "log.model": ("Holder", "Lease", "RunFilter", "RunPage", "RunRow", "TailPage"),
     "log.builders": ("new_event", "new_run"),

@@ -20,7 +20,7 @@ from runwright.runtimes.embedded.engine import Engine
 from runwright.runtimes.executor.executor import Outcome, Work
 from runwright.runtimes.services import RunServices
 from runwright.runtimes.settings import EngineSettings
-from runwright.storage.tiers import MemoryTier, in_memory_tiers
+from runwright.storage.result_stores import MemoryTier, in_memory_tiers
 from runwright.testing.clock import SeededIds, VirtualClock, VirtualLoop
 from runwright.tools.registry import builtin_tools
 from simulation.fleet import FaultySideTables, WorkerFleet, WorkerNoop

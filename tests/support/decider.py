@@ -11,7 +11,7 @@ from runwright.contract.refs import ErrorInfo
 from runwright.core.decider import Decider
 from runwright.core.fold.evolve import transition
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.scheduling.context import Capacity
 

@@ -143,9 +143,9 @@ def test_settings_on_the_page_are_valid(text: str, tmp_path: Path, monkeypatch: 
     import tomllib
 
     from runwright.config.artifact_store import artifact_store
-    from runwright.config.result_tiers import result_tiers
+    from runwright.config.result_stores import result_tiers
     from runwright.control.bootstrap import installed_tools
-    from runwright.control.signal_policy import read_policy
+    from runwright.control.confirmation_policy import read_policy
     from runwright.server.settings import read_server_settings
     from runwright.tools.secrets import create_provider
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from runwright.config.settings import settings_table
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.timestamps import to_micros
-from runwright.control.signal_policy import read_policy
+from runwright.control.confirmation_policy import read_policy
 from runwright.log.system_clock import SystemClock, SystemIds
 from runwright.tools.secrets import create_provider
 
@@ -31,7 +31,7 @@ class DoctorCheck(NamedTuple):
 def check_settings(folder: Path) -> list[DoctorCheck]:
     """Validate every table of runwright.toml with the reader of the process that uses it."""
     from runwright.config.artifact_store import artifact_store
-    from runwright.config.result_tiers import result_tiers
+    from runwright.config.result_stores import result_tiers
     from runwright.control.bootstrap import installed_tools
 
     now = SystemClock().now
@@ -60,7 +60,7 @@ def check_settings(folder: Path) -> list[DoctorCheck]:
 
 async def check_result_stores(folder: Path) -> list[DoctorCheck]:
     """Write, read and delete a value in each result store of runwright.toml."""
-    from runwright.config.result_tiers import result_tiers
+    from runwright.config.result_stores import result_tiers
 
     table = settings_table("results")
     try:

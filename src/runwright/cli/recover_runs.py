@@ -11,7 +11,7 @@ from runwright.cli.terminal.formatting import printable
 from runwright.contract.errors import RunwrightError
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.control.operations import Operations
-from runwright.core.fold.state import substatus
+from runwright.core.fold.run_state import substatus
 
 from .event_text import EventFormatter
 from .follower import StoreRetry

@@ -1,4 +1,4 @@
-"""The RUN argument of commands: a run id, the start of one, or @last."""
+"""The RUN argument of commands: a run id, the start of one, or @last. `RunLog.resolve_run` looks it up."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, RunStatus, S
 from runwright.core.fold.evolve import evolve
 from runwright.core.fold.payload_reader import read_payload
 from runwright.core.fold.playbook_state import attempt_outcome
-from runwright.core.fold.state import RunState, StepState, substatus
+from runwright.core.fold.run_state import RunState, StepState, substatus
 from runwright.log.protocols import LogReader
 
 RECENT_STEPS = 200

@@ -2,7 +2,7 @@
 
 settings.py        reads the file and its tables; configures logging of long-lived processes
 artifact_store.py  [artifacts]: the store for artifacts
-result_tiers.py    [results]: the stores for large results of tasks
+result_stores.py   [results]: the stores for large results of tasks
 
 Invariants: the file is read from the working directory; an unknown or invalid setting is an INVALID_ARGUMENT error.
 """

@@ -4,7 +4,7 @@ app.py              rw.open and rw.open_async: the engine in a program
 bootstrap.py        composition root: from a store URL to operations with an engine
 operations.py       Operations: the facade; run_starter.py, result_reader.py, signal_service.py do the work
 local_signals.py    signals without an engine, unless no process drives the run
-signal_rules.py     roles, payloads and states of signals        signal_policy.py  confirmation by a second person
+signal_rules.py     roles, payloads and states of signals        confirmation_policy.py  confirmation by a second person
 run_params.py       parameters                                   idempotency.py    start requests
 plan_loader.py      plans from files, mappings, functions        flow_loader.py    plans in Python files
 rerun.py            steps that a new run carries over            subruns.py        steps that are runs

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from runwright.config.artifact_store import artifact_store
 from runwright.config.limits import read_limits
-from runwright.config.result_tiers import result_tiers
+from runwright.config.result_stores import result_tiers
 from runwright.config.settings import settings_table
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.factory import DEFAULT_STORE, open_log
@@ -36,8 +36,8 @@ from runwright.tools.registry import all_tools
 from runwright.tools.secrets import create_provider
 from runwright.tools.shell import ShellTool
 
+from .confirmation_policy import read_policy
 from .operations import Operations
-from .signal_policy import read_policy
 
 
 def state_folder(store: str) -> Path:

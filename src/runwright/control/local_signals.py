@@ -15,8 +15,8 @@ from runwright.plans.store import PlanStore
 from runwright.runtimes.plan_resolver import PlanResolver
 from runwright.tools.base import Tool
 
+from .confirmation_policy import read_policy
 from .run_scope import local_actor
-from .signal_policy import read_policy
 from .signal_rules import SignalDecision
 from .signal_service import SignalService, open_questions
 

@@ -18,7 +18,7 @@ from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.fold.execution_state import ChildRun
 from runwright.core.fold.payload_reader import read_payload
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import RunRow
 from runwright.log.run_log import RunLog
@@ -29,6 +29,7 @@ from runwright.runtimes.executor.executor import Work
 from runwright.runtimes.recovery import fold_run
 from runwright.runtimes.services import RunServices
 
+from .confirmation_policy import SignalPolicy
 from .plan_loader import AnyPlan, read_any
 from .rerun import (
     Fork,
@@ -44,7 +45,6 @@ from .run_params import fill_workload, merge_params, rerun_params
 from .run_scope import RunScope, local_actor, scope_of
 from .run_starter import ParentStep, RunStarter, StartRequest
 from .run_views import follow_to_end
-from .signal_policy import SignalPolicy
 from .signal_rules import SignalDecision
 from .signal_service import SignalService, open_questions
 from .subruns import SubRuns, is_child_run

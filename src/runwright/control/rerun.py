@@ -11,7 +11,7 @@ from runwright.contract.plan import Step
 from runwright.contract.transitions import StepStatus
 from runwright.core.decider import Decider
 from runwright.core.expressions.template import condition_text, mentioned_fields, mentioned_names
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 
 

@@ -10,7 +10,7 @@ from runwright.contract.events import RunEventRecord
 from runwright.contract.refs import ArtifactRef
 from runwright.contract.snapshot import RunSnapshot, StepSnapshot
 from runwright.contract.transitions import ENDED, RunStatus, StepStatus
-from runwright.core.fold.state import substatus
+from runwright.core.fold.run_state import substatus
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.model import RunRow
 from runwright.log.protocols import LogReader

@@ -335,6 +335,13 @@ def _check_step(kind: str, step_id: str, force: bool, view: SignalState) -> None
         raise Refused(ErrorCode.STEP_TERMINAL, f"Step {step_id!r} has ended: {status}.{more}")
 
 
+def check_second_person(actor: Actor, sender: str | None) -> None:
+    """Raise AUTHZ_DENIED if the actor is the sender of a signal that it confirms, or has its token from the sender."""
+    if not actor.is_independent_of(sender):
+        message = "You sent this signal yourself, or its sender created your token. A second person has to confirm it."
+        raise RunwrightError(ErrorCode.AUTHZ_DENIED, message)
+
+
 def event_payload(request: SignalRequest, decision: SignalDecision, role: str, actor: Actor) -> SignalDecided:
     return SignalDecided(
         signal_decision_id=decision.signal_decision_id,

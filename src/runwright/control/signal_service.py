@@ -28,7 +28,7 @@ from runwright.runtimes.recovery import fold_run
 from runwright.tools.base import Tool
 from runwright.tools.wait import WaitTool
 
-from .signal_policy import SignalPolicy
+from .confirmation_policy import SignalPolicy
 from .signal_rules import (
     PlanStep,
     Refused,
@@ -37,6 +37,7 @@ from .signal_rules import (
     SignalState,
     authorize,
     check_request,
+    check_second_person,
     check_state,
     decision_event_id,
     event_payload,
@@ -145,11 +146,7 @@ class SignalService:
         )
         if waiting.event_type != "SignalRevisionRequired":
             return await self._with_result(run_id, decision_in(waiting))
-        if not self.actor.is_independent_of(known.actor_id):
-            raise RunwrightError(
-                ErrorCode.AUTHZ_DENIED,
-                "You sent this signal yourself, or its sender created your token. A second person has to confirm it.",
-            )
+        check_second_person(self.actor, known.actor_id)
         rule = check_request(request)
         role, refusal = await self._evaluate(run_id, rule, request, await self._graph_or_none(row))
         if refusal is not None and refusal.code in (ErrorCode.AUTHZ_DENIED, ErrorCode.AUTHZ_REASON_REQUIRED):

@@ -19,7 +19,7 @@ from runwright.contract.workflow_engine import (
     SignalRequest,
     provider_of,
 )
-from runwright.core.fold.state import substatus
+from runwright.core.fold.run_state import substatus
 from runwright.log.model import RunRow
 from runwright.log.validation import not_found
 

@@ -13,7 +13,7 @@ from runwright.contract import payloads
 from runwright.contract.events import RunIdentity
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.node import Node
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.playbook.scheduler import PlaybookScheduler

@@ -16,7 +16,7 @@ from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.timestamps import to_micros
 from runwright.contract.transitions import RUN_TRANSITIONS, STEP_TRANSITIONS, InvalidTransition
 from runwright.core.fold.evolve import evolve
-from runwright.core.fold.state import RunState, freeze
+from runwright.core.fold.run_state import RunState, freeze
 
 LAG_ALERT_MICROS = 5_000_000
 

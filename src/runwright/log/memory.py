@@ -23,7 +23,7 @@ from runwright.log.append.prepare import run_identity_of
 from runwright.log.append.queue import AppendRequest
 from runwright.log.sqlite.connection import Cursor, cursor_of
 
-from .leases import RELEASED, is_live, lease_lost, live_owners, run_owned, stale_fence
+from .lease_liveness import RELEASED, is_live, lease_lost, live_owners, run_owned, stale_fence
 from .model import EngineIds, EventFilter, Holder, Lease, LeaseRow, RunFilter, RunRow
 from .replay import erase_payload, fold_rows
 from .side_tables import SideTables

@@ -11,7 +11,7 @@ from runwright.contract.events import Receipt, Refusal, RunEventRecord, RunIdent
 from runwright.contract.snapshot import RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, RunStatus
-from runwright.core.fold.state import substatus
+from runwright.core.fold.run_state import substatus
 
 
 class EngineIds(NamedTuple):

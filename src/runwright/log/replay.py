@@ -10,7 +10,7 @@ from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import RunStatus
 from runwright.core.fold.evolve import evolve
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.integrity.chain import StoredEvent, payload_digest
 from runwright.log.append.aggregate import encode_summary
 

@@ -16,13 +16,13 @@ from runwright.contract.refs import DEFAULT_TENANT, tenant_scoped_name
 from runwright.contract.snapshot import Alert, RunSnapshot
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement
-from runwright.core.fold.state import freeze
+from runwright.core.fold.run_state import freeze
 from runwright.core.integrity.chain import StoredEvent
 from runwright.core.integrity.verify import Finding
 from runwright.log.append.authority import NOT_ATTEMPTED, Fence, RunAppend
 from runwright.log.append.prepare import PreparedEvent, prepare, record, run_id_in
 
-from .lease_service import LeaseService
+from .leases import LeaseService
 from .maintenance import Maintenance
 from .model import AppendResult, EngineIds, EventFilter, RebuildReport, RunFilter, RunPage, RunRow, TailPage
 from .row_mapping import detect_corruption

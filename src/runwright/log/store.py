@@ -9,17 +9,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from runwright.contract.clock import Clock
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.authority import AppendCounters, Fence
 from runwright.log.append.queue import AppendQueue
 
 from .model import EngineIds, EventFilter, Holder, Lease, RunFilter, RunRow
+from .notifier import Notifier
 from .replay import fold_rows
 from .side_tables import SideTables
 from .system_clock import SystemClock
 from .validation import is_valid_name, not_found
-from .wakeup import Notifier
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ commands.py         commands of a session to its runtime
 facts.py            facts: events outside the log (a step ended, a checkpoint was written) until they are durable
 recovery.py         fold the events of a run, rebuild its decider, begin another engine attempt
 services.py         RunServices: log, executor, tools, stores and timers that all runs of a process share
-session.py          one run: apply facts, decide, append; an event keeps its id over append retries
+run_session.py      one run: apply facts, decide, append; an event keeps its id over append retries
 step_runner.py      prepares and starts the steps of a run, and turns their outcomes into facts
 plan_resolver.py    finds the plan of a run
 secret_resolver.py  resolves secrets for inputs

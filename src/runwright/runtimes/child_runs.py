@@ -8,7 +8,7 @@ from collections.abc import Callable
 from runwright.core.fold.execution_state import ChildRun
 
 from .facts import ChildRunNamed, Fact
-from .session import RunSession
+from .run_session import RunSession
 
 
 class ChildRunsOfStep:

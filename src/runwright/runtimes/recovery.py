@@ -8,7 +8,7 @@ from runwright.contract.events import RunIdentity
 from runwright.core.decider import Decider
 from runwright.core.fold.evolve import evolve
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.log.run_log import RunLog
 

@@ -13,7 +13,7 @@ from runwright.core.fold.payload_reader import read_payload
 from runwright.core.scheduling.scheduler import ResultPrefix
 from runwright.log.protocols import run_or_none
 from runwright.log.run_log import RunLog
-from runwright.storage.tiers import Tiers
+from runwright.storage.result_stores import Tiers
 
 logger = logging.getLogger("runwright.runtimes")
 
@@ -21,8 +21,8 @@ PRUNE_INTERVAL = 3600.0  # seconds
 MAX_PARENTS = 100
 
 
-async def delete_unneeded_results(tiers: Tiers, run: RunIdentity, results: ResultPrefix) -> None:
-    """Delete the results of a step or run that has ended; `Scheduler.unneeded_results` names them.
+async def delete_results_out_of_scope(tiers: Tiers, run: RunIdentity, results: ResultPrefix) -> None:
+    """Delete the results of a step or run that has ended; `Scheduler.results_out_of_scope` names them.
 
     Results that remain after a failure or a crash are found by `prune_results`.
     """

@@ -15,13 +15,13 @@ from runwright.plans.store import PlanStore
 from runwright.storage.artifacts import ArtifactStore
 from runwright.storage.output.files import StepLogs
 from runwright.storage.output.log_table import StepLogTable
-from runwright.storage.tiers import Tiers
+from runwright.storage.result_stores import Tiers
 from runwright.storage.values import ValueBackend, ValueStore
 from runwright.tools.base import Tool
 from runwright.tools.secrets import EnvironmentSecrets, SecretsProvider
 
 from .background import BackgroundTasks
-from .clock_steps import ClockSteps
+from .clock_jumps import ClockJumps
 from .plan_resolver import PlanResolver
 from .protocols import ExecutorProtocol, SubRunStarter
 from .settings import EngineSettings
@@ -69,7 +69,7 @@ class RunServices:
         self.background = BackgroundTasks()
         self._deferred = asyncio.Lock()
         longest = FOREVER if settings.alone else MAX_SLEEP
-        self.clock_steps = ClockSteps(self.clock)
+        self.clock_jumps = ClockJumps(self.clock)
         # Due times are read from the wall clock, durations from the monotonic clock, which is never set.
         self.wall_timers = Timers(self.clock.now, 1e-6, self._sleep, longest)
         self.monotonic_timers = Timers(self.clock.monotonic, 1.0, self._sleep, longest)

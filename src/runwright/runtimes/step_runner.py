@@ -44,8 +44,8 @@ from .commands import Execute
 from .facts import CheckpointRequested, Fact, InputRequested, StepEnded, WaitStarted
 from .protocols import Execution
 from .result_loader import load_result
+from .run_session import RunSession
 from .secret_resolver import SecretResolver, SecretsNeeded
-from .session import RunSession
 from .value_fetcher import fetch_values
 
 LOGGED_LANES = frozenset({Lane.RUN, Lane.ASK, Lane.TIMER})

@@ -10,7 +10,7 @@ import msgspec
 from runwright.contract.errors import RETRYABLE_STORE_CODES, RunwrightError
 from runwright.contract.result_ref import ref_digest
 
-from .session import RunSession
+from .run_session import RunSession
 
 logger = logging.getLogger("runwright.runtimes")
 

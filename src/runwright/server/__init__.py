@@ -11,7 +11,7 @@ problems.py           errors as RFC 9457 problem documents
 schemas.py            request and response documents
 openapi.py            /openapi.json: generated schema, examples, and routes outside of the framework
 event_broadcaster.py  one reader of the log for all event streams
-stream_access.py      ends streams whose token was revoked or has expired
+stream_authorization.py  ends streams whose token was revoked or has expired
 append_batcher.py     batches events that callers post one at a time
 rate_limit.py         token buckets
 metrics.py            Prometheus metrics

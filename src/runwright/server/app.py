@@ -15,7 +15,7 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from runwright.contract.errors import ErrorCode, RunwrightError
-from runwright.server.routes import admin, run_details, runs, signals, streams, worker_leases
+from runwright.server.routes import admin, run_details, runs, signals, streams, worker_tasks
 from runwright.server.routes.events import post_events
 
 from .middleware import INTERNAL_ERROR_DETAIL, RequestMiddleware
@@ -116,7 +116,7 @@ def build_app(service: Service, *more: ControllerRouterHandler) -> RequestMiddle
             *signals.ROUTES,
             *admin.ROUTES,
             *streams.ROUTES,
-            *worker_leases.ROUTES,
+            *worker_tasks.ROUTES,
             events,
             *more,
         ],

@@ -24,7 +24,7 @@ from .metrics import Metrics
 from .plan_reader import PlanReader
 from .rate_limit import FAILED_LOGINS_PER_SECOND, ConcurrencyLimiter, RateLimiter
 from .settings import ServerSettings
-from .stream_access import StreamAccess
+from .stream_authorization import StreamAuthorization
 
 STATUS_POLL_SECONDS = 5.0
 QUEUE_POLL_SECONDS = 1.0
@@ -65,7 +65,7 @@ class Service:
         self.tokens = Tokens(self.log.store.side_tables, self.log.clock)
         self.audit = Audit(self.log.store.side_tables, self.log.clock)
         self.broadcaster = EventBroadcaster(self.log)
-        self.stream_access = StreamAccess(self.tokens, self.log.clock, self.is_open_to_local_user)
+        self.stream_authorization = StreamAuthorization(self.tokens, self.log.clock, self.is_open_to_local_user)
         self.append_batcher = AppendBatcher(self.log)
         self.plan_reader = PlanReader()
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
@@ -126,7 +126,7 @@ async def open_service(store: str | None, settings: ServerSettings) -> AsyncGene
                 "runwright token create NAME --role Admin",
             )
         service.was_open_at_start = await service.is_open_to_local_user()
-        loops = (run_audit_writer(service.audit), service.broadcaster.run(), service.stream_access.run())
+        loops = (run_audit_writer(service.audit), service.broadcaster.run(), service.stream_authorization.run())
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:
             yield service

@@ -32,7 +32,7 @@ class StreamWriter:
         self._send = send
         self._stalled_reader_seconds = context.service.settings.stalled_reader_seconds
         self.actor = context.actor
-        self._access = context.service.stream_access
+        self._access = context.service.stream_authorization
         self._is_revoked = False
         self._wake: Callable[[], None] = lambda: None
         self._disconnected = asyncio.create_task(self._wait_for_disconnect())

@@ -12,7 +12,7 @@ from runwright.contract.refs import tenant_scoped_name
 from runwright.core.scheduling.result_refs import StorageKey
 
 from .file_store import FileStore, ref_digest, reference_not_available
-from .tiers import Tiers
+from .result_stores import Tiers
 
 
 class ValueBackend(Protocol):

@@ -39,7 +39,7 @@ from runwright.runtimes.protocols import Execution, NamedChildRuns
 from runwright.runtimes.services import RunServices
 from runwright.runtimes.settings import EngineSettings
 from runwright.storage.output.files import StepLogs
-from runwright.storage.tiers import in_memory_tiers
+from runwright.storage.result_stores import in_memory_tiers
 from runwright.storage.values import LogValueBackend
 from runwright.tools.registry import all_tools
 

@@ -16,7 +16,7 @@ import runwright as rw
 from runwright.contract.paths import EntityPath
 from runwright.contract.result_ref import parse_result_address, result_address
 from runwright.control.operations import Operations
-from runwright.storage.tiers import FolderTier, MemoryTier, Tiers, in_memory_tiers
+from runwright.storage.result_stores import FolderTier, MemoryTier, Tiers, in_memory_tiers
 from support.components import Nats
 from support.engine import engine, lines_of_types
 from support.playbooks import arcs_to, noop, otherwise, playbook, python_task, result_of, rules, run_playbook, when

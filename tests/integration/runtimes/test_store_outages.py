@@ -19,7 +19,7 @@ from runwright.core.scheduling.context import Draft
 from runwright.log.builders import new_event
 from runwright.log.factory import open_log
 from runwright.log.system_clock import SystemIds
-from runwright.runtimes.session import EventIdRegistry
+from runwright.runtimes.run_session import EventIdRegistry
 from support.engine import (
     engine,
     event_lines,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import runwright as rw
-from runwright.log.lease_service import LeaseService
+from runwright.log.leases import LeaseService
 from support.engine import engine, wait_for_end
 from support.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 
 from runwright.client.transport import HttpTransport
 from runwright.contract.noetl.checker import NoetlChecker
-from runwright.server.routes import worker_leases as leases
+from runwright.server.routes import worker_tasks as leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from support.flaky_server import flaky_server

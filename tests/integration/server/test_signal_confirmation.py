@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runwright.contract.errors import RunwrightError
-from runwright.control.signal_policy import read_policy
+from runwright.control.confirmation_policy import read_policy
 from support.server import WAITING, Caller, RunningServer, run_path, running_server
 from support.waiting import until
 

@@ -12,7 +12,7 @@ import pytest
 import runwright as rw
 from runwright.client.transport import HttpTransport
 from runwright.runtimes.embedded import dispatcher as dispatch
-from runwright.server.routes import worker_leases as leases
+from runwright.server.routes import worker_tasks as leases
 from runwright.tools.registry import all_tools
 from runwright.tools.secrets import EnvironmentSecrets
 from runwright.worker.worker import Worker

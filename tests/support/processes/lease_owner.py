@@ -18,7 +18,7 @@ import runwright as rw
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # started as a script
 
-from runwright.log.leases import this_process
+from runwright.log.process_identity import this_process
 from support.processes import die_with_parent
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import runwright as rw
 from runwright.core.fold.evolve import evolve
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from support.event_streams import RUN, Event, Opinion, streams, to_record, to_records, to_write, without_resume
 
 # The history that leads to each status of a run, and the effect of each event then (-: it is not allowed).

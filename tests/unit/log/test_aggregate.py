@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import runwright as rw
 from runwright.core.fold.evolve import transition
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.log.append.aggregate import RunAggregate
 from runwright.log.append.authority import RunAppend
 from runwright.log.append.prepare import prepare

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runwright.log import leases
+from runwright.log import process_identity
 from runwright.log.model import Holder
 
 
 def test_a_hidden_process_is_dead_only_if_its_pid_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Holder(leases._host(), 1, "77")
+    other = Holder(process_identity._host(), 1, "77")
     real = Path.read_text
 
     def hidden(self: Path, *arguments: object, **more: object) -> str:
@@ -26,10 +26,10 @@ def test_a_hidden_process_is_dead_only_if_its_pid_is_unknown(monkeypatch: pytest
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refused)
-    assert not leases.is_dead(other)
+    assert not process_identity.is_dead(other)
 
     def gone(pid: int, number: int) -> None:
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", gone)
-    assert leases.is_dead(other)
+    assert process_identity.is_dead(other)

@@ -11,7 +11,7 @@ from rich.text import Text
 from runwright.cli.run_view import CurrentTask, RunView
 from runwright.contract.timestamps import is_utc, to_micros
 from runwright.contract.transitions import RunStatus, StepStatus
-from runwright.core.fold.state import StepState
+from runwright.core.fold.run_state import StepState
 from runwright.log.system_clock import SystemClock
 from runwright.plans.drawing.layout import describe_kind
 

@@ -2,7 +2,7 @@
 
 evolve.py           entry point: evolve(state, event), transition(state, draft); state machines of run and step
 counters.py         loop progress for snapshots; number of in-flight tasks for DRAINING
-state.py            RunState, which all modules fill; freeze(), which turns it into a RunSnapshot
+run_state.py        RunState, which all modules fill; freeze(), which turns it into a RunSnapshot
 execution_state.py  what only a driver needs: params, retries, due times, results, pending signals
 loop_state.py       iterations of a loop, for the driver
 playbook_state.py   tokens, visits, pipelines and ctx of a playbook, for the driver

@@ -22,7 +22,7 @@ from runwright.contract.snapshot import IterationFailure, RunSummary
 from runwright.contract.transitions import ENDED
 
 from .payload_reader import may_contain_field, read_payload
-from .state import LoopProgress, RunState
+from .run_state import LoopProgress, RunState
 
 MAX_LISTED_FAILURES = 5
 """Failed iterations of a loop that a snapshot lists; further ones are only counted."""

@@ -26,7 +26,7 @@ from runwright.contract.transitions import (
 
 from .counters import HANDLERS as COUNTER_HANDLERS
 from .payload_reader import may_contain_field, read_payload, truncated
-from .state import RunState, StepState
+from .run_state import RunState, StepState
 
 PENDING, RUNNING, SUCCESS, FAILED, SKIPPED = StepStatus  # globals are faster than enum attributes
 

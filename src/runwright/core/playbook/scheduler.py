@@ -20,12 +20,12 @@ from runwright.core.fold.playbook_state import PipelineState, StepVisit, pipelin
 from runwright.core.graph.node import Node
 from runwright.core.graph.playbook_graph import PlaybookGraph, PlaybookStep
 from runwright.core.scheduling.context import Capacity, Draft, SchedulingContext
+from runwright.core.scheduling.due_times import DueTimes, timeout_error
 from runwright.core.scheduling.result_refs import key_prefix
 from runwright.core.scheduling.run_end_payloads import completed_payload, failed_payload
 from runwright.core.scheduling.scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from runwright.core.scheduling.steps import fail_running_steps
 from runwright.core.scheduling.stored_values import MissingValues, stored_result_field
-from runwright.core.scheduling.timers import DueTimes, timeout_error
 
 from .arcs import evaluate_arcs
 from .context import PlaybookContext
@@ -512,16 +512,16 @@ class PlaybookScheduler:
         pipeline = self._playbook.state.pipelines[pipeline_key(parsed)]
         return self._scope.iteration(self._playbook.step_of(parsed), parsed, pipeline)
 
-    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+    def results_out_of_scope(self, events: list[Draft]) -> Collection[ResultPrefix]:
         """Results whose scope ends with these events. Those that a crash leaves are found by `prune`."""
         prefixes: dict[ResultPrefix, None] = {}
         if self._graph.temporary_stores:
             for event in events:
                 if event.event_type in _CLOSING_EVENTS:
-                    self._add_unneeded_results(parse_path(event.step_id or ""), prefixes)
+                    self._add_results_out_of_scope(parse_path(event.step_id or ""), prefixes)
         return prefixes
 
-    def _add_unneeded_results(self, path: EntityPath | None, prefixes: dict[ResultPrefix, None]) -> None:
+    def _add_results_out_of_scope(self, path: EntityPath | None, prefixes: dict[ResultPrefix, None]) -> None:
         """Add the results whose scope ends with a step, or with the run if `path` is None."""
         if path is not None and (not self._playbook.is_started or path.owner in self._playbook.state.visits):
             return  # its arcs were not evaluated yet

@@ -7,7 +7,7 @@ readiness.py       which steps of a plan can start          foreach.py        fo
 worker_steps.py    steps that workers claim                 steps.py          step events emitted in several places
 approvals.py       approvals and external events            signals.py        signals and deadlines of a run
 loops.py           what foreach and playbook loops share    retry.py          retry delay
-timers.py          due times                                run_end_payloads.py  payloads of RunCompleted and RunFailed
+due_times.py       due times                                run_end_payloads.py  payloads of RunCompleted and RunFailed
 stored_values.py   values inline and by reference           result_refs.py    where task results are stored
 scope.py           expression scope of a plan
 

@@ -16,7 +16,7 @@ from runwright.contract.timestamps import from_micros, to_micros
 from runwright.contract.transitions import STEP_TRANSITIONS, InvalidTransition, RunStatus
 from runwright.core.expressions.budget import CostMeter
 from runwright.core.fold.evolve import transition
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.plan_graph import PlanGraph
 
 from .result_refs import StorageKey

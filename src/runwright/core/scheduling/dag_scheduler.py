@@ -14,11 +14,12 @@ from runwright.contract.plan import OnFailure
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.transitions import StepStatus
 from runwright.core.expressions.template import is_true
-from runwright.core.fold.state import StepState
+from runwright.core.fold.run_state import StepState
 from runwright.core.graph.node import Node
 
 from .approvals import INPUT_TIMED_OUT, close_approval, fail_waiting_steps, has_approval
 from .context import Capacity, Draft, SchedulingContext
+from .due_times import WAIT_TIMED_OUT, DueTimes, timeout_error
 from .foreach import ForeachLoops
 from .readiness import Readiness
 from .retry import may_retry
@@ -27,7 +28,6 @@ from .scheduler import AttemptEnd, ResultPrefix, RunningAttempt, Timeout
 from .scope import PlanScope
 from .steps import fail_running_steps, schedule_retry
 from .stored_values import MissingValues, inline_or_ref
-from .timers import WAIT_TIMED_OUT, DueTimes, timeout_error
 from .worker_steps import WorkerSteps, reclaim_unqueued_steps
 
 _EXECUTION_STARTS = frozenset({"StepStarted", "LoopIterationStarted"})
@@ -357,7 +357,7 @@ class DagScheduler:
         del path
         return None
 
-    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+    def results_out_of_scope(self, events: list[Draft]) -> Collection[ResultPrefix]:
         del events
         return ()
 

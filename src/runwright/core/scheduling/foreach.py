@@ -15,12 +15,12 @@ from runwright.core.fold.payload_reader import read_payload
 from runwright.core.graph.node import Node
 
 from .context import Capacity, Draft, SchedulingContext
+from .due_times import WAIT_TIMED_OUT
 from .loops import collect_results, is_full, loop_error, loop_items, next_iteration, store_items
 from .retry import may_retry
 from .scope import PlanScope
 from .steps import schedule_retry
 from .stored_values import MissingValues, inline_or_ref
-from .timers import WAIT_TIMED_OUT
 
 
 class ForeachLoops:

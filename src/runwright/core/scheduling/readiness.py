@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from runwright.contract.plan import OnFailure, Order, StepClass
 from runwright.contract.transitions import StepStatus
-from runwright.core.fold.state import RunState, StepState
+from runwright.core.fold.run_state import RunState, StepState
 from runwright.core.graph.plan_graph import PlanGraph
 
 from .context import Capacity

@@ -12,7 +12,7 @@ from runwright.contract.refs import ArtifactRef, ErrorInfo
 from runwright.core.graph.node import Node
 
 from .context import Capacity, Draft
-from .timers import DueTimes
+from .due_times import DueTimes
 
 
 class AttemptEnd(msgspec.Struct):
@@ -125,7 +125,7 @@ class Scheduler(Protocol):
         """The iteration of a playbook loop that a task belongs to; a sub-run receives it."""
         ...
 
-    def unneeded_results(self, events: list[Draft]) -> Collection[ResultPrefix]:
+    def results_out_of_scope(self, events: list[Draft]) -> Collection[ResultPrefix]:
         """Stored results that can be deleted once these events are durable."""
         ...
 

@@ -12,7 +12,7 @@ from runwright.contract.transitions import StepStatus
 from runwright.core.expressions.budget import CostMeter, ExpressionScope
 from runwright.core.expressions.template import evaluate_all, evaluate_copy, mentioned_steps
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.graph.node import Node
 from runwright.core.graph.plan_graph import PlanGraph
 

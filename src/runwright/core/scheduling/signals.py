@@ -11,7 +11,7 @@ from runwright.contract import payloads
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import RunStatus, StepStatus
-from runwright.core.fold.state import inflight_count
+from runwright.core.fold.run_state import inflight_count
 
 from .approvals import approve, close_approval, deliver_event, deny
 from .context import SchedulingContext

@@ -23,7 +23,7 @@ from runwright.contract.snapshot import RunSummary
 from runwright.contract.transitions import ENDED, STEP_TRANSITIONS, Enforcement, StepStatus
 from runwright.core.fold.evolve import approval_key
 from runwright.core.fold.payload_reader import may_contain_field, read_payload
-from runwright.core.fold.state import RunState, StepState
+from runwright.core.fold.run_state import RunState, StepState
 from runwright.core.integrity.chain import GENESIS, StoredEvent, encode_run_fields
 from runwright.log.model import RunRow
 

@@ -20,10 +20,10 @@ from runwright.contract.snapshot import Alert, RunSummary
 from runwright.contract.timestamps import from_micros
 from runwright.contract.transitions import Enforcement, InvalidTransition
 from runwright.core.fold.evolve import approval_key, evolve, transition
-from runwright.core.fold.state import StepState
+from runwright.core.fold.run_state import StepState
 from runwright.core.integrity.chain import StoredEvent, link, payload_digest
 from runwright.core.projector import invalid_transition_alert
-from runwright.log.leases import stale_fence
+from runwright.log.lease_liveness import stale_fence
 
 from .aggregate import APPROVALS, RunAggregate, StoredKey
 from .prepare import PreparedEvent, run_identity_of, uuid_text

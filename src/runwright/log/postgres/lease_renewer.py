@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from runwright.log.leases import lease_lost
+from runwright.log.lease_liveness import lease_lost
 from runwright.log.model import Lease
 
 from .connection import Connection, coded_errors, connect

@@ -17,7 +17,7 @@ from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
 from runwright.log.append.queue import AppendRequest, store_closed
-from runwright.log.leases import (
+from runwright.log.lease_liveness import (
     LEASE_RETENTION_MICROS,
     is_live,
     lease_lost,

@@ -26,7 +26,7 @@ from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import INDEX_LIMIT, AggregateCache, RunAggregate, StoredKey, encode_summary
 from runwright.log.append.authority import AppendBatch, AppendCounters, RunAppend
 from runwright.log.append.queue import AppendRequest
-from runwright.log.leases import is_live
+from runwright.log.lease_liveness import is_live
 from runwright.log.model import LeaseRow, RunRow
 from runwright.log.replay import fold_rows
 from runwright.log.row_mapping import alert_row, lease_row, run_row

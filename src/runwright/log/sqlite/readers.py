@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import apsw
 
+from runwright.log.notifier import LoopWaker
 from runwright.log.row_mapping import CORRUPTION_ERRORS, store_corrupt
-from runwright.log.wakeup import LoopWaker
 
 from .connection import Cursor, coded_errors, connect, cursor_of
 

@@ -17,12 +17,12 @@ from runwright.contract.envelope import uuid4_bytes
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import RunIdentity
 from runwright.contract.snapshot import Alert, RunSummary
-from runwright.core.fold.state import RunState
+from runwright.core.fold.run_state import RunState
 from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import encode_summary
 from runwright.log.append.authority import Fence
 from runwright.log.append.queue import store_closed
-from runwright.log.leases import (
+from runwright.log.lease_liveness import (
     LEASE_RETENTION_MICROS,
     RELEASED,
     lease_lost,

@@ -27,13 +27,13 @@ from runwright.core.integrity.chain import StoredEvent
 from runwright.log.append.aggregate import INDEX_LIMIT, AggregateCache, RunAggregate, StoredKey, encode_summary
 from runwright.log.append.authority import AppendBatch, AppendCounters
 from runwright.log.append.queue import AppendRequest
-from runwright.log.leases import is_live
+from runwright.log.lease_liveness import is_live
 from runwright.log.model import LeaseRow, RunRow
+from runwright.log.notifier import LoopWaker
 from runwright.log.replay import fold_rows
 from runwright.log.row_mapping import CORRUPTION_ERRORS, alert_row, lease_row, run_row, store_corrupt
 from runwright.log.sql_files import load_queries
 from runwright.log.system_clock import SystemClock
-from runwright.log.wakeup import LoopWaker
 
 from .connection import Cursor, connect, cursor_of, file_identity, store_replaced, translate
 

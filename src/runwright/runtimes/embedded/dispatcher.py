@@ -28,8 +28,8 @@ from runwright.runtimes.services import RunServices
 from runwright.tools.base import Tool
 
 from . import task_queue
-from .lost_workers import LostWorkerDetector
 from .task_queue import KILL, STOP, StepAssignment, StepOutcome, TaskQueue, WorkerTask
+from .worker_liveness import LostWorkerDetector
 
 logger = logging.getLogger("runwright.runtimes")
 

@@ -16,20 +16,20 @@ from runwright.contract.snapshot import RunSnapshot
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decider import Decider
 from runwright.core.fold.execution_state import ExecutionState
-from runwright.core.fold.state import RunState, freeze
+from runwright.core.fold.run_state import RunState, freeze
 from runwright.core.graph.plan_graph import PlanGraph
-from runwright.core.scheduling.timers import Alarm
+from runwright.core.scheduling.due_times import Alarm
 from runwright.log.append.authority import Fence
 from runwright.log.model import Lease
 from runwright.log.run_log import RunLog
 from runwright.runtimes.alerts import driver_failed
 from runwright.runtimes.background import cancel_all, log_failure
-from runwright.runtimes.clock_steps import POLL_SECONDS
+from runwright.runtimes.clock_jumps import POLL_SECONDS
 from runwright.runtimes.commands import commands_of
 from runwright.runtimes.recovery import begin_engine_attempt, restore_decider
 from runwright.runtimes.result_cleanup import prune_periodically, prune_results
+from runwright.runtimes.run_session import RunSession
 from runwright.runtimes.services import FOREVER, RunServices
-from runwright.runtimes.session import RunSession
 from runwright.storage.output.files import StepLogs
 from runwright.storage.output.log_table import StepLogTable
 
@@ -177,10 +177,10 @@ class Engine:
 
     async def _watch_clock(self) -> None:
         """Compute all waits again when the system clock was set."""
-        seen = self.services.clock_steps.total()
+        seen = self.services.clock_jumps.total()
         while True:
             await self.clock.sleep(POLL_SECONDS)
-            if (total := self.services.clock_steps.total()) != seen:
+            if (total := self.services.clock_jumps.total()) != seen:
                 seen = total
                 for driver in list(self._drivers.values()):
                     driver.wake()

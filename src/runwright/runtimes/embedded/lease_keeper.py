@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from runwright.contract.clock import Clock
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.log.append.authority import Fence
-from runwright.log.leases import stale_fence, this_process
+from runwright.log.lease_liveness import stale_fence
 from runwright.log.model import Lease
+from runwright.log.process_identity import this_process
 from runwright.log.run_log import RunLog
 
 from .lease_thread import LeaseThread

@@ -13,7 +13,7 @@ from runwright.core.graph.node import Node
 from runwright.core.scheduling.context import Violation
 from runwright.core.scheduling.signals import Stop
 from runwright.runtimes.facts import Fact, StepEnded
-from runwright.runtimes.session import RunSession
+from runwright.runtimes.run_session import RunSession
 from runwright.runtimes.step_runner import StepRunner
 
 from .capacity import CapacityPool

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.runtimes.executor.work import Outcome
-from runwright.runtimes.session import RunSession
+from runwright.runtimes.run_session import RunSession
 from runwright.runtimes.step_runner import RemoteStep
 
 from .dispatcher import Dispatcher, RemoteExecution

@@ -15,7 +15,7 @@ from typing import Any
 
 from runwright.contract.plan import StepClass
 from runwright.contract.refs import ErrorInfo
-from runwright.log.wakeup import LoopWaker
+from runwright.log.notifier import LoopWaker
 from runwright.tools.base import Lane
 
 from .event_loops import LoopTask, LoopThread, StepLoops

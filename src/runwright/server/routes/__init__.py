@@ -5,7 +5,7 @@ run_details.py    events, entities, plan, artifacts, results and output of a run
 signals.py        signals to a run, decisions on them, open questions
 events.py         POST /v1/events: append events of another engine (plain ASGI, bypasses the framework)
 streams.py        server-sent events of one run or of all runs
-worker_leases.py  API for workers: claim steps, heartbeats, results, output, artifacts
+worker_tasks.py  API for workers: claim steps, heartbeats, results, output, artifacts
 admin.py          tokens, audit, alerts, verification, health, metrics
 
 Invariant: a handler authorizes the caller through its RequestContext before it reads or changes anything.

@@ -24,7 +24,7 @@ class OpenStream(Protocol):
         ...
 
 
-class StreamAccess:
+class StreamAuthorization:
     """The open streams of a server, all checked with one query."""
 
     def __init__(self, tokens: Tokens, clock: Clock, is_open_to_local_user: Callable[[], Awaitable[bool]]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runwright.runtimes.embedded.lost_workers import LostWorkerDetector
 from runwright.runtimes.embedded.task_queue import WorkerTask
+from runwright.runtimes.embedded.worker_liveness import LostWorkerDetector
 
 LEASE = 5.0
 

@@ -1,4 +1,4 @@
-"""ClockSteps: notices that the system clock was set, by comparison with the monotonic clock."""
+"""ClockJumps: notices that the system clock was set, by comparison with the monotonic clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_STEP = 1_000_000
 POLL_SECONDS = 1.0
 
 
-class ClockSteps:
+class ClockJumps:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._offset = self._read_offset()

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from runwright.log.wakeup import LoopWaker
+from runwright.log.notifier import LoopWaker
 
 
 @pytest.fixture(params=["counter", "socket"])
 def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run a test with eventfd and without, as on systems that do not have it."""
-    monkeypatch.setattr("runwright.log.wakeup._HAS_EVENTFD", request.param == "counter")
+    monkeypatch.setattr("runwright.log.notifier._HAS_EVENTFD", request.param == "counter")
     return request.param
 
 

@@ -12,7 +12,7 @@ from runwright.log.factory import open_log
 from runwright.log.side_tables import SideTables
 from runwright.plans.playbook.result_spec import STORES
 from runwright.plans.problems import did_you_mean
-from runwright.storage.tiers import FolderTier, Tier, TierFactory, Tiers
+from runwright.storage.result_stores import FolderTier, Tier, TierFactory, Tiers
 
 from .artifact_store import bucket_options
 from .settings import invalid_setting, require_extra
@@ -79,28 +79,28 @@ async def _folder(folder: Path) -> Tier:
 
 
 async def _log_postgres(log_tables: Callable[[], SideTables]) -> Tier:
-    from runwright.storage.tier_backends import PostgresTier
+    from runwright.storage.result_store_backends import PostgresTier
 
     return PostgresTier(log_tables())
 
 
 async def _bucket(table: Mapping[str, Any]) -> Tier:
     require_extra("obstore", "A bucket for results", "s3")
-    from runwright.storage.tier_backends import S3Tier
+    from runwright.storage.result_store_backends import S3Tier
 
     return S3Tier(table["url"], bucket_options(table))
 
 
 async def _nats(table: Mapping[str, Any]) -> Tier:
     require_extra("nats", "NATS", "nats")
-    from runwright.storage.tier_backends import NatsTier
+    from runwright.storage.result_store_backends import NatsTier
 
     options = {"user_credentials": table["credentials"]} if "credentials" in table else {}
     return await NatsTier.connect(table["url"], table.get("bucket", "runwright-results"), options)
 
 
 async def _postgres(table: Mapping[str, Any]) -> Tier:
-    from runwright.storage.tier_backends import PostgresTier
+    from runwright.storage.result_store_backends import PostgresTier
 
     stack = AsyncExitStack()
     log = await stack.enter_async_context(open_log(table["url"]))

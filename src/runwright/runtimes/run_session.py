@@ -17,19 +17,19 @@ from runwright.contract.errors import RETRYABLE_STORE_CODES, ErrorCode, Runwrigh
 from runwright.contract.events import Receipt, RunIdentity
 from runwright.contract.transitions import ENDED, RunStatus
 from runwright.core.decider import Decider
-from runwright.core.fold.state import inflight_count
+from runwright.core.fold.run_state import inflight_count
 from runwright.core.graph.plan_graph import PlanGraph
 from runwright.core.scheduling.context import Capacity, Draft, Violation
 from runwright.core.scheduling.result_refs import StorageKey
 from runwright.log.append.authority import Fence
 from runwright.log.append.prepare import PreparedEvent, prepare_own
-from runwright.log.leases import stale_fence
+from runwright.log.lease_liveness import stale_fence
 
 from .alerts import drain_timed_out, emergency_stop, invalid_transition
 from .commands import Execute
 from .facts import Fact, StepEnded
 from .recovery import restore_decider
-from .result_cleanup import delete_unneeded_results
+from .result_cleanup import delete_results_out_of_scope
 from .services import RunServices
 
 logger = logging.getLogger("runwright.runtimes")
@@ -103,7 +103,7 @@ class RunSession:
         self.is_lost = False  # another process has claimed the run
         self._event_ids = EventIdRegistry(services.ids, self.run, services.provider)
         self.needs_refold = False  # another process wrote into the run
-        self.clock_total = services.clock_steps.total()  # steps of the clock that its due times allow for
+        self.clock_total = services.clock_jumps.total()  # steps of the clock that its due times allow for
         self._interrupt: asyncio.Future[None] | None = None
 
     @property
@@ -132,7 +132,7 @@ class RunSession:
             if self.needs_refold:
                 self.needs_refold = False
                 await self._refold()
-            self._apply_clock_steps()
+            self._apply_clock_jumps()
             decider = self.decider
             decider.set_time(self.services.clock.now())
             for fact in facts:
@@ -153,8 +153,8 @@ class RunSession:
             finally:
                 capacity.reserve(slots, -1)
 
-    def _apply_clock_steps(self) -> None:
-        total = self.services.clock_steps.total()
+    def _apply_clock_jumps(self) -> None:
+        total = self.services.clock_jumps.total()
         if total != self.clock_total:
             self.decider.scheduler.due_times.shift(total - self.clock_total)
             self.clock_total = total
@@ -241,7 +241,7 @@ class RunSession:
                     return False
                 raise
             self._on_durable(part, execute)
-        self._delete_unneeded_results(drafts)
+        self._delete_results_out_of_scope(drafts)
         return True
 
     async def _append_until_durable(self, events: list[PreparedEvent]) -> None:
@@ -327,10 +327,10 @@ class RunSession:
             elif event.event_type == "SignalProcessed" and b'"EMERGENCY_STOP"' in (event.raw_payload or b""):
                 self.services.alert(emergency_stop(self.run, event))
 
-    def _delete_unneeded_results(self, drafts: list[Draft]) -> None:
-        """Delete results that these events make unneeded. They are in the log: no recovery needs the results."""
-        for prefix in self.decider.scheduler.unneeded_results(drafts):
-            self.services.spawn(delete_unneeded_results(self.services.results.tiers, self.run, prefix))
+    def _delete_results_out_of_scope(self, drafts: list[Draft]) -> None:
+        """Delete results whose scope these events end. They are in the log: no recovery needs the results."""
+        for prefix in self.decider.scheduler.results_out_of_scope(drafts):
+            self.services.spawn(delete_results_out_of_scope(self.services.results.tiers, self.run, prefix))
 
     def _report_violations(self) -> None:
         while self.decider.violations:
