@@ -209,6 +209,10 @@ class Operations:
         """The result of a completed run, as its plan defines it."""
         return await self._results.run_result(run_id)
 
+    async def run_result_body(self, run_id: str) -> bytes:
+        """The result of a completed run, as JSON."""
+        return await self._results.run_result_body(run_id)
+
     # Signals
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,10 @@ from runwright.core.scheduling.stored_values import MissingValues, may_be_stored
 from runwright.runtimes.recovery import fold_run
 from runwright.runtimes.result_loader import load_result_body
 from runwright.runtimes.services import RunServices
+
+T = TypeVar("T")
+
+MAX_BYTES_ON_LOOP = 256 * 1024
 
 
 class ResultReader:
@@ -55,6 +60,13 @@ class ResultReader:
 
     async def run_result(self, run_id: str) -> Any:
         """The result of a completed run, as its plan defines it."""
+        return await self._evaluate(run_id, lambda value: value)
+
+    async def run_result_body(self, run_id: str) -> bytes:
+        """The result of a completed run, as JSON."""
+        return await self._evaluate(run_id, msgspec.json.encode)
+
+    async def _evaluate(self, run_id: str, convert: Callable[[Any], T]) -> T:
         row = await self._log.find_run(run_id)
         graph = await self._services.run_plans.graph_of(row.identity)
         if row.status is not RunStatus.COMPLETED:
@@ -63,15 +75,23 @@ class ResultReader:
             advice = "" if has_ended else " Wait for its end."
             raise RunwrightError(code, f"Run {run_id!r} has no result: it is {row.status}.{advice}")
         decider = Decider(graph, await fold_run(self._log, run_id, graph.result_steps), row.identity)
+        fetched = dict[str, bytes]()
+        size = sum(len(stored.raw or b"") for stored in decider.execution.results.values())
+
+        def work() -> T:
+            for digest, body in fetched.items():
+                decider.values.cache.add(digest, msgspec.json.decode(body), 0)
+            return convert(decider.scheduler.result())
+
         while True:
             try:
-                return decider.scheduler.result()
+                if size <= MAX_BYTES_ON_LOOP:
+                    return work()
+                return await self._services.loop.run_in_executor(self._services.result_thread, work)
             except MissingValues as missing:
-                for ref in missing.refs.values():
-                    decider.values.cache.add(ref_digest(ref), await self._fetch(row.identity, ref), 0)
-
-    async def _fetch(self, run: RunIdentity, reference: dict[str, Any]) -> Any:
-        return msgspec.json.decode(await self._services.results.get(run, reference))
+                get = self._services.results.get
+                fetched = {ref_digest(ref): await get(row.identity, ref) for ref in missing.refs.values()}
+                size += sum(map(len, fetched.values()))
 
     async def _with_iterations(self, run: RunIdentity, body: bytes) -> bytes:
         """Collected results of a loop, with references replaced by what they refer to."""

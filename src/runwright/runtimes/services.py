@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from runwright.contract.errors import RETRYABLE_STORE_CODES, RunwrightError
@@ -67,6 +68,9 @@ class RunServices:
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
         self.background = BackgroundTasks()
+        self.result_thread = ThreadPoolExecutor(1, thread_name_prefix="runwright-result")
+        """Decodes and encodes large results. That lets no other thread run, so one at a time leaves the event loop its
+        turns."""
         self._deferred = asyncio.Lock()
         longest = FOREVER if settings.alone else MAX_SLEEP
         self.clock_jumps = ClockJumps(self.clock)
@@ -119,4 +123,5 @@ class RunServices:
 
     async def close(self) -> None:
         await self.results.tiers.close()
+        self.result_thread.shutdown(wait=False, cancel_futures=True)
         self.executor.close()

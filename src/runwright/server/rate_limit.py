@@ -1,9 +1,11 @@
-"""Limits per caller: requests per second (a token bucket), and concurrent requests."""
+"""Limits per caller: requests per second (a token bucket), concurrent requests, and slots for large responses."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from runwright.contract.errors import ErrorCode, RunwrightError
 
@@ -65,3 +67,15 @@ class ConcurrencyLimiter:
             self._counts[caller] = count
         else:
             del self._counts[caller]
+
+
+class CallerSlots:
+    """Slots for work of which every caller may have a few at a time; further requests of the caller wait."""
+
+    def __init__(self, per_caller: int) -> None:
+        self._per_caller = per_caller
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def slot_of(self, caller: str) -> asyncio.Semaphore:
+        """Return what a request of this caller has to acquire."""
+        return self._slots.setdefault(caller, asyncio.Semaphore(self._per_caller))

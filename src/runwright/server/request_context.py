@@ -41,11 +41,15 @@ class RequestContext:
     def operations(self) -> Operations:
         return self.service.operations.as_actor(self.actor)
 
+    @property
+    def caller(self) -> str:
+        """Whose requests share limits: those with one token, or from one address."""
+        return self.actor.token_id or self.actor.source_ip or ""
+
     async def read_plan(self, read: Callable[[], T]) -> T:
         """Read what the caller sent as a plan, on another thread, unless the caller disconnects."""
         assert self._wait_for_disconnect is not None, "requests with a body have a caller"
-        caller = self.actor.token_id or self.actor.source_ip or ""
-        return await self.service.plan_reader.read(caller, read, self._wait_for_disconnect())
+        return await self.service.plan_reader.read(self.caller, read, self._wait_for_disconnect())
 
     def permit(self, act: Action, *, tenant_id: str | None = None, run_id: str | None = None) -> str:
         """Return the role or scope that permits an action to the caller. Raises and audits a denial."""

@@ -22,12 +22,13 @@ from .append_batcher import AppendBatcher
 from .event_broadcaster import EventBroadcaster, Subscriber
 from .metrics import Metrics
 from .plan_reader import PlanReader
-from .rate_limit import FAILED_LOGINS_PER_SECOND, ConcurrencyLimiter, RateLimiter
+from .rate_limit import FAILED_LOGINS_PER_SECOND, CallerSlots, ConcurrencyLimiter, RateLimiter
 from .settings import ServerSettings
 from .stream_authorization import StreamAuthorization
 
 STATUS_POLL_SECONDS = 5.0
 QUEUE_POLL_SECONDS = 1.0
+LARGE_RESPONSES_PER_CALLER = 4
 """Interval at which waiting workers check the task queue even without a notification."""
 RUN_END_EVENTS = ("RunCompleted", "RunFailed", "RunCancelled")
 
@@ -68,6 +69,7 @@ class Service:
         self.stream_authorization = StreamAuthorization(self.tokens, self.log.clock, self.is_open_to_local_user)
         self.append_batcher = AppendBatcher(self.log)
         self.plan_reader = PlanReader()
+        self.large_response_slots = CallerSlots(LARGE_RESPONSES_PER_CALLER)
         self.metrics = Metrics(self.log, operations.engine, self.broadcaster)
         self.rate_limiter = RateLimiter(settings.rate, self.log.clock.monotonic)
         self.concurrency_limiter = ConcurrencyLimiter(settings.connections_per_caller)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from litestar import Response
 
 from .event_broadcaster import Subscriber
 from .request_context import RequestContext
 
-FILE_BLOCK = 256 * 1024
+T = TypeVar("T")
+
+BLOCK_BYTES = 256 * 1024
+MAX_WHOLE_BYTES = 4 * 1024 * 1024
+"""Larger documents are sent in parts, and not compressed."""
 
 
 class CallerGone(Exception):
@@ -49,6 +53,17 @@ class StreamWriter:
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError:
             raise CallerGone from None
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something before the response begins. Raises CallerGone, and cancels it, if the caller disconnects."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._disconnected), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise CallerGone
+            return task.result()
+        finally:
+            task.cancel()
 
     def check_caller(self) -> None:
         """Raise CallerGone if the caller has disconnected, or may not read any more."""
@@ -102,15 +117,13 @@ def file_response(
     context: RequestContext, file: IO[bytes], media_type: str, headers: Mapping[str, str]
 ) -> Response[Any]:
     """Send a whole file, and close it."""
-    size = os.fstat(file.fileno()).st_size
-    names = {"content-type": media_type, "content-length": str(size), **headers}
-    encoded = [(name.encode(), value.encode()) for name, value in names.items()]
+    encoded = _encode_headers(media_type, os.fstat(file.fileno()).st_size, headers)
 
     async def respond(receive: Any, send: Any) -> None:
         writer = StreamWriter(context, receive, send)
         try:
             await writer.begin(encoded)
-            while block := await asyncio.to_thread(file.read, FILE_BLOCK):
+            while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
                 await writer.write(block)
             await writer.end()
         except CallerGone:
@@ -120,3 +133,37 @@ def file_response(
             await asyncio.to_thread(file.close)
 
     return StreamResponse(respond)
+
+
+def body_response(
+    context: RequestContext, load: Callable[[], Coroutine[Any, Any, bytes]], headers: Mapping[str, str]
+) -> Response[Any]:
+    """Send a JSON document that may be large: it is loaded for a few requests of a caller at a time, and in parts."""
+
+    async def respond(receive: Any, send: Any) -> None:
+        writer = StreamWriter(context, receive, send)
+        slot = context.service.large_response_slots.slot_of(context.caller)
+        try:
+            await writer.unless_gone(slot.acquire())
+            try:
+                body = await writer.unless_gone(load())
+                await writer.begin(_encode_headers("application/json", len(body), headers))
+                if len(body) <= MAX_WHOLE_BYTES:
+                    await send({"type": "http.response.body", "body": body})
+                    return
+                for start in range(0, len(body), BLOCK_BYTES):
+                    await writer.write(body[start : start + BLOCK_BYTES])
+                await writer.end()
+            finally:
+                slot.release()
+        except CallerGone:
+            pass
+        finally:
+            writer.close()
+
+    return StreamResponse(respond)
+
+
+def _encode_headers(media_type: str, size: int, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    names = {"content-type": media_type, "content-length": str(size), **headers}
+    return [(name.encode(), value.encode()) for name, value in names.items()]

@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,46 @@ async def test_deleted_store_file_is_noticed_without_a_request(tmp_path: Path) -
             return (await server.caller().http.get("/readyz")).status_code == 503
 
         await until(is_unavailable)
+
+
+async def test_large_results_are_evaluated_beside_other_requests(store: str) -> None:
+    """The caller leaves before the body arrives; health checks are answered meanwhile."""
+    code = "result=[{'key': number, 'text': 'x' * 20} for number in range(400_000)]"
+    plan = {"plan": "p", "steps": [{"id": "a", "python": {"code": code}}], "result": "{{ steps.a.result }}"}
+    async with running_server(store) as server:
+        me = server.caller()
+        path = f"{run_path(await me.run(plan))}/results"
+        delays: list[float] = []
+
+        async def check_health() -> None:
+            while True:
+                began = time.monotonic()
+                await server.caller().get("/healthz")
+                delays.append(time.monotonic() - began)
+                await asyncio.sleep(0.01)
+
+        async def leave() -> None:
+            async with asyncio.timeout(0.2):
+                await me.get(path)
+
+        checks = asyncio.create_task(check_health())
+        await asyncio.gather(*(leave() for _ in range(12)), return_exceptions=True)
+        assert len(await me.get(path, timeout=60)) == 400_000
+        checks.cancel()
+        assert len(delays) > 1
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("runwright-result")]
+        assert len(threads) == 1
+
+
+async def test_result_of_a_step_is_sent_in_parts(store: str) -> None:
+    code = "result=['x' * 1000] * 5000"
+    async with running_server(store) as server:
+        me = server.caller()
+        run_id = await me.run({"plan": "p", "steps": [{"id": "a", "python": {"code": code}}]})
+        async with me.http.stream("GET", f"{run_path(run_id)}/results/a") as answer:
+            sizes = [len(part) async for part in answer.aiter_raw()]
+        assert sum(sizes) == int(answer.headers["content-length"]) > 5_000_000
+        small = await me.run({"plan": "q", "steps": [{"id": "a", "noop": {"result": "x" * 2000}}]})
+        assert await me.get(f"{run_path(small)}/results/a") == "x" * 2000
+        problem = await me.get(f"{run_path(small)}/results/b", 404)
+        assert problem["code"] == "STEP_NOT_FOUND"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -29,7 +30,7 @@ from runwright.plans.writer import plan_yaml
 from runwright.server.request_context import InjectedContext, RequestContext
 from runwright.server.responses import IMMUTABLE, check_etag, json_response, problem_responses
 from runwright.server.schemas import ArtifactList, Entity, EntityPage, EventPage, FoundEvents, LogPage
-from runwright.server.stream_writer import file_response
+from runwright.server.stream_writer import body_response, file_response
 
 from .runs import IfNoneMatch, RunId, decode_slashes
 
@@ -328,16 +329,16 @@ async def get_artifact(
 )
 async def get_result(request_context: InjectedContext, runId: RunId, ref: FromPath[str | None] = None) -> Response[Any]:  # noqa: N803
     row = await request_context.authorize_run(Action.READ, decode_slashes(runId))
-    run_id = row.identity.run_id
+    run_id, operations, no_store = row.identity.run_id, request_context.operations, {"cache-control": "no-store"}
     if ref is None:
-        return json_response(await request_context.operations.run_result(run_id))
+        return body_response(request_context, partial(operations.run_result_body, run_id), no_store)
     name = decode_slashes(ref)
     digest = _SHA256.fullmatch(name)
     if digest is None:
-        return json_response(await request_context.operations.result_body(run_id, name))
+        return body_response(request_context, partial(operations.result_body, run_id, name), no_store)
     reference = await _find_reference(request_context, run_id, digest[1])
-    body = await request_context.service.operations.engine.services.results.get(row.identity, reference)
-    return json_response(body, headers={"cache-control": IMMUTABLE})
+    load = partial(operations.engine.services.results.get, row.identity, reference)
+    return body_response(request_context, load, {"cache-control": IMMUTABLE})
 
 
 async def _find_reference(context: RequestContext, run_id: str, digest: str) -> dict[str, Any]:
