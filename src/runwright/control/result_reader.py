@@ -60,13 +60,17 @@ class ResultReader:
 
     async def run_result(self, run_id: str) -> Any:
         """The result of a completed run, as its plan defines it."""
-        return await self._evaluate(run_id, lambda value: value)
+        return await self._evaluate(*await self._completed_run(run_id), lambda value: value)
 
     async def run_result_body(self, run_id: str) -> bytes:
         """The result of a completed run, as JSON."""
-        return await self._evaluate(run_id, msgspec.json.encode)
+        run, decider = await self._completed_run(run_id)
+        stored = decider.scheduler.stored_result()
+        if stored is None:
+            return await self._evaluate(run, decider, msgspec.json.encode)
+        return stored.raw or b"null" if stored.ref is None else await self._services.results.get(run, stored.ref)
 
-    async def _evaluate(self, run_id: str, convert: Callable[[Any], T]) -> T:
+    async def _completed_run(self, run_id: str) -> tuple[RunIdentity, Decider]:
         row = await self._log.find_run(run_id)
         graph = await self._services.run_plans.graph_of(row.identity)
         if row.status is not RunStatus.COMPLETED:
@@ -74,7 +78,9 @@ class ResultReader:
             code = ErrorCode.RUN_TERMINAL if has_ended else ErrorCode.RUN_NOT_TERMINAL
             advice = "" if has_ended else " Wait for its end."
             raise RunwrightError(code, f"Run {run_id!r} has no result: it is {row.status}.{advice}")
-        decider = Decider(graph, await fold_run(self._log, run_id, graph.result_steps), row.identity)
+        return row.identity, Decider(graph, await fold_run(self._log, run_id, graph.result_steps), row.identity)
+
+    async def _evaluate(self, run: RunIdentity, decider: Decider, convert: Callable[[Any], T]) -> T:
         fetched = dict[str, bytes]()
         size = sum(len(stored.raw or b"") for stored in decider.execution.results.values())
 
@@ -83,15 +89,18 @@ class ResultReader:
                 decider.values.cache.add(digest, msgspec.json.decode(body), 0)
             return convert(decider.scheduler.result())
 
-        while True:
-            try:
-                if size <= MAX_BYTES_ON_LOOP:
-                    return work()
-                return await self._services.loop.run_in_executor(self._services.result_thread, work)
-            except MissingValues as missing:
-                get = self._services.results.get
-                fetched = {ref_digest(ref): await get(row.identity, ref) for ref in missing.refs.values()}
-                size += sum(map(len, fetched.values()))
+        try:
+            while True:
+                try:
+                    if size <= MAX_BYTES_ON_LOOP:
+                        return work()
+                    return await self._services.loop.run_in_executor(self._services.result_thread, work)
+                except MissingValues as missing:
+                    get = self._services.results.get
+                    fetched = {ref_digest(ref): await get(run, ref) for ref in missing.refs.values()}
+                    size += sum(map(len, fetched.values()))
+        finally:
+            decider.values.cache.clear()  # the decider is garbage that is collected late
 
     async def _with_iterations(self, run: RunIdentity, body: bytes) -> bytes:
         """Collected results of a loop, with references replaced by what they refer to."""

@@ -210,7 +210,7 @@ async def test_deleted_store_file_is_noticed_without_a_request(tmp_path: Path) -
 async def test_large_results_are_evaluated_beside_other_requests(store: str) -> None:
     """The caller leaves before the body arrives; health checks are answered meanwhile."""
     code = "result=[{'key': number, 'text': 'x' * 20} for number in range(400_000)]"
-    plan = {"plan": "p", "steps": [{"id": "a", "python": {"code": code}}], "result": "{{ steps.a.result }}"}
+    plan = {"plan": "p", "steps": [{"id": "a", "python": {"code": code}}], "result": {"rows": "{{ steps.a.result }}"}}
     async with running_server(store) as server:
         me = server.caller()
         path = f"{run_path(await me.run(plan))}/results"
@@ -229,7 +229,7 @@ async def test_large_results_are_evaluated_beside_other_requests(store: str) -> 
 
         checks = asyncio.create_task(check_health())
         await asyncio.gather(*(leave() for _ in range(12)), return_exceptions=True)
-        assert len(await me.get(path, timeout=60)) == 400_000
+        assert len((await me.get(path, timeout=60))["rows"]) == 400_000
         checks.cancel()
         assert len(delays) > 1
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("runwright-result")]

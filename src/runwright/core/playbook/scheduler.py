@@ -16,6 +16,7 @@ from runwright.contract.playbook import MAX_JUMPS, ResultScope
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.transitions import RUN_TRANSITIONS, RunStatus
 from runwright.core.expressions.template import evaluate_all, evaluate_copy
+from runwright.core.fold.payload_reader import StoredResult
 from runwright.core.fold.playbook_state import PipelineState, StepVisit, pipeline_key
 from runwright.core.graph.node import Node
 from runwright.core.graph.playbook_graph import PlaybookGraph, PlaybookStep
@@ -447,17 +448,25 @@ class PlaybookScheduler:
         self._context.emit(event_type, payload=payload)
         self._context.emit("RunProcessed")
 
+    def stored_result(self) -> StoredResult | None:
+        name = self._result_step()
+        is_loop = name is not None and self._playbook.step(name).route.loop is not None
+        return None if name is None or is_loop else self._context.execution.results[name]
+
     def result(self) -> Any:
         """The result of the final step, or of the step that ended last."""
+        name = self._result_step()
+        if name is None:
+            return None
+        value = self._context.values.load(self._context.execution.results[name])
+        return value if self._playbook.step(name).route.loop is None else self._context.values.load_items(value)
+
+    def _result_step(self) -> str | None:
         if not self._playbook.is_started:
             return None
-        state, values = self._playbook.state, self._context.values
+        state = self._playbook.state
         name = (state.final_visit or state.result_visit or "").partition("@")[0]
-        stored = self._context.execution.results.get(name)
-        if stored is None:
-            return None
-        value = values.load(stored)
-        return value if self._playbook.step(name).route.loop is None else values.load_items(value)
+        return name if name in self._context.execution.results else None
 
     # Attempts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -14,6 +15,7 @@ from runwright.contract.plan import OnFailure
 from runwright.contract.refs import ErrorInfo
 from runwright.contract.transitions import StepStatus
 from runwright.core.expressions.template import is_true
+from runwright.core.fold.payload_reader import StoredResult
 from runwright.core.fold.run_state import StepState
 from runwright.core.graph.node import Node
 
@@ -31,6 +33,9 @@ from .stored_values import MissingValues, inline_or_ref
 from .worker_steps import WorkerSteps, reclaim_unqueued_steps
 
 _EXECUTION_STARTS = frozenset({"StepStarted", "LoopIterationStarted"})
+
+
+_RESULT_OF_A_STEP = re.compile(r"\{\{\s*steps\.(\w+)\.result\s*\}\}", re.ASCII)
 
 
 class DagScheduler:
@@ -278,6 +283,13 @@ class DagScheduler:
 
     def end_run(self, event_type: str, payload: payloads.RunEnded) -> None:
         self._context.emit(event_type, payload=payload)
+
+    def stored_result(self) -> StoredResult | None:
+        whole = _RESULT_OF_A_STEP.fullmatch(str(self._graph.plan.result))
+        node = None if whole is None else self._graph.node(whole[1])
+        if node is None or node.step.foreach is not None:  # the result of a loop is put together from its iterations
+            return None
+        return self._context.execution.results.get(node.step.step_id)
 
     def result(self) -> Any:
         return self._scope.result()

@@ -9,6 +9,7 @@ import msgspec
 
 from runwright.contract import payloads
 from runwright.contract.refs import ArtifactRef, ErrorInfo
+from runwright.core.fold.payload_reader import StoredResult
 from runwright.core.graph.node import Node
 
 from .context import Capacity, Draft
@@ -88,6 +89,10 @@ class Scheduler(Protocol):
         ...
 
     def end_run(self, event_type: str, payload: payloads.RunEnded) -> None: ...
+
+    def stored_result(self) -> StoredResult | None:
+        """The result of a step that is the result of the run as it is; None if that has to be evaluated."""
+        ...
 
     def result(self) -> Any:
         """The result of a completed run. Raises MissingValues if values must be fetched first."""

@@ -108,6 +108,10 @@ class ValueCache:
             self._values[digest] = (value, size)
             self._size += size
 
+    def clear(self) -> None:
+        self._values.clear()
+        self._size = 0
+
     def trim(self) -> None:
         """Evict the oldest values. Only between decisions: one decision may need several values at once."""
         while self._size > CACHE_BYTES:
