@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Collection, Sequence
 from hashlib import sha256
@@ -25,6 +26,10 @@ CACHE_SECONDS = 1.0
 """How long a token is cached: one that was revoked in another process remains valid for so long."""
 MAX_CACHED = 10_000
 MAX_LENGTH = 256
+_LOOKALIKES = str.maketrans("авеѕіјкмнорстухһԁԛԝαβεζηικμνορτυχ", "abesijkmhopctyxhdqwabezhikmvoptux")
+"""Letters of other scripts, in lower case, and the Latin ones that they look like."""
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]")
+_LATIN_LETTERS = frozenset("ßæœøđðþłħŋıĸſ")  # besides those of ASCII and their forms with accents
 LOOKALIKE_SCRIPTS = frozenset({"ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK"})
 """Scripts with letters that look like Latin ones."""
 
@@ -170,7 +175,7 @@ def actor_from_token(token: Token, creators: tuple[str, ...], source_ip: str | N
 
 def normalized_name(name: str) -> str:
     """Return a name as it is compared: two names that look the same to a person are equal."""
-    return " ".join(normalize("NFKC", name).casefold().split())
+    return " ".join(normalize("NFKC", name).casefold().translate(_LOOKALIKES).split())
 
 
 def _digest(secret: str) -> bytes:
@@ -226,13 +231,20 @@ def check_token(
 
 
 def _check_name(field: str, text: str) -> None:
-    if not 0 < len(text) <= 128 or not text.isprintable() or "|" in text:
-        raise _invalid(f"A {field} must have 1 to 128 printable characters, and no |.")
+    if not 0 < len(text) <= 128 or not text.isprintable() or "|" in text or _INVISIBLE.search(text):
+        raise _invalid(f"A {field} must have 1 to 128 visible characters, and no |.")
     if text != " ".join(text.split()):
         raise _invalid(f"A {field} must not begin or end with a space, or have two in a row.")
     scripts = {character_name(letter, "").partition(" ")[0] for letter in text if letter.isalpha()}
     if "LATIN" in scripts and scripts & LOOKALIKE_SCRIPTS:
         raise _invalid(f"A {field} must not mix Latin letters with letters of another script that look like them.")
+    if unusual := [letter for letter in text if _is_unusual_latin(letter)]:
+        raise _invalid(f"A {field} must not contain {unusual[0]!r}, which looks like another letter.")
+
+
+def _is_unusual_latin(letter: str) -> bool:
+    base = normalize("NFKD", letter.casefold())
+    return character_name(letter, "").startswith("LATIN ") and not base[0].isascii() and base[0] not in _LATIN_LETTERS
 
 
 def _invalid(message: str) -> RunwrightError:

@@ -152,6 +152,7 @@ class Operations:
             context.iteration,
             inherited,
             started.working_directory,
+            None if started.context is None else started.context.triggered_by,
         )
         request = StartRequest(
             plan=graph.plan,

@@ -44,6 +44,8 @@ class ParentStep(msgspec.Struct, frozen=True):
     workload: dict[str, Any] | None = None
     """The workload that the sub-run inherits."""
     working_directory: str | None = None
+    started_by: str | None = None
+    """Who started the run of the step: the sub-run counts as started by the same person."""
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,7 @@ class RunStarter:
         plan, provider, fork = request.plan, self._services.provider, request.fork
         name, read = quote(run.run_id, safe=""), find_registered(sha256)
         scope = (run.tenant_id, run.project_id, run.environment_id)
+        parent_starter = None if request.parent is None else request.parent.started_by
         return payloads.RunStarted(
             status="RUNNING",
             engine_run_ref=f"{provider}://{name}/{name}"[:1024],
@@ -144,7 +147,7 @@ class RunStarter:
             engine_type=provider,
             plan_ref=PlanRef(f"plan:sha256:{sha256}", sha256, SCHEMA_VERSION, plan.plan_id, run.plan_version),
             context=payloads.RunStartedContext(
-                *scope, triggered_by=self._actor.actor_id, trigger_source=request.trigger
+                *scope, triggered_by=parent_starter or self._actor.actor_id, trigger_source=request.trigger
             ),
             started_at=from_micros(self._log.clock.now()),
             validation_report=report,

@@ -360,9 +360,10 @@ def event_payload(request: SignalRequest, decision: SignalDecision, role: str, a
     )
 
 
-def retried_run_id(run_id: str, signal_id: str) -> str:
-    """The id of the run that a RETRY_RUN creates. Derived from the signal: sent twice it creates one run."""
-    return _derived(f"retry of {run_id} by {signal_id}")
+def retried_run_id(run_id: str, decision: SignalDecision) -> str:
+    """The id of the run that a RETRY_RUN creates. Derived from the decision: sent twice it creates one run. The id of
+    the decision is random, so no other caller can take the id of the run before."""
+    return _derived(f"retry of {run_id} by {decision.signal_decision_id}")
 
 
 def decision_event_id(run_id: str, signal_id: str) -> str:

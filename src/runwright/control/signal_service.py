@@ -266,18 +266,28 @@ class SignalService:
 
         Rejected signals count only for their sender, so that they cannot prevent others from acting.
         """
-        since = from_micros(self.log.clock.now() - 60_000_000)
-        end, decided = row.last_seq, 0
+        run_id, since = row.identity.run_id, from_micros(self.log.clock.now() - 60_000_000)
+        end, count = row.last_seq, 0
         for _ in range(RATE_PAGES):
-            page = await self.log.read(row.identity.run_id, max(0, end - RATE_PAGE), RATE_PAGE)
-            recent = [record for record in page if record.run_seq <= end and record.persisted_at > since]
-            decided += sum(record.event_type in DECIDED and self._counts(record) for record in recent)
-            if decided >= SIGNALS_PER_MINUTE:
+            start = max(0, end - RATE_PAGE)
+            decided = await self._decided_between(run_id, start, end)
+            count += sum(record.persisted_at > since and self._counts(record) for record in decided)
+            if count >= SIGNALS_PER_MINUTE:
                 message = f"Rate limit exceeded ({SIGNALS_PER_MINUTE} signals per run and minute). Retry later."
                 raise RunwrightError(ErrorCode.SIGNAL_RATE_LIMITED, message)
-            end -= RATE_PAGE
-            if end <= 0 or len(recent) < len(page):
+            if start == 0 or (await self.log.read(run_id, start, 1))[0].persisted_at <= since:
                 return
+            end = start
+
+    async def _decided_between(self, run_id: str, start: int, end: int) -> list[RunEventRecord]:
+        """The decisions on signals among the events after `start` and up to `end`. Pages may end early."""
+        found: list[RunEventRecord] = []
+        while page := await self.log.select(run_id, EventFilter(tuple(DECIDED)), start, RATE_PAGE):
+            found += [record for record in page if record.run_seq <= end]
+            start = page[-1].run_seq
+            if start >= end:
+                break
+        return found
 
     def _counts(self, record: RunEventRecord) -> bool:
         is_rejected = record.event_type == "SignalRejected"
@@ -384,7 +394,7 @@ class SignalService:
         return decision
 
     async def _retry_run(self, run: RunIdentity, request: SignalRequest, decision: SignalDecision) -> SignalDecision:
-        wanted = retried_run_id(run.run_id, request.signal_id)  # stable: after a crash the signal is sent again
+        wanted = retried_run_id(run.run_id, decision)  # the same when the signal is sent again, after a crash
         new_id = await self._rerun(run.run_id, force=bool(request.payload.get("force")), new_id=wanted)
         processed = new_event(
             "SignalProcessed",

@@ -47,7 +47,7 @@ class ShellTool:
         if isinstance(command, list) and shell is not None:
             return "A command that is a list runs without a shell: remove `shell`, or write the command as text."
         if isinstance(command, str) and inputs.get("unquoted") is not True:
-            problem = unquoted_expression(command)
+            problem = unquoted_expression(command, shell if isinstance(shell, str) else None)
             if problem is not None:
                 return problem
         problem = None if is_unresolved(command) else _command_problem(command)

@@ -288,6 +288,20 @@ async def test_a_run_takes_sixty_signals_a_minute(store: str) -> None:
         assert await event_lines(operations, run_id) == before
 
 
+async def test_large_events_do_not_hide_signals_from_the_limit(store: str) -> None:
+    """Pages of events end early where events are large."""
+    async with engine(store) as operations:
+        run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "1h"}]}))
+        run = (await operations.log.find_run(run_id)).identity
+        large = {"text": "x" * 600_000}
+        await operations.log.append([rw.new_event("Custom", run, step_id=f"c{n}", payload=large) for n in range(10)])
+        for _ in range(60):
+            await operations.signal(run_id, "UPDATE_PARAMS", {"params": {}})
+        with pytest.raises(rw.RunwrightError) as caught:
+            await operations.signal(run_id, "PAUSE")
+        assert caught.value.code == "SIGNAL_RATE_LIMITED"
+
+
 async def test_rejected_signals_of_others_do_not_count(store: str) -> None:
     async with engine(store) as operations:
         run_id = await operations.start(operations.load({"plan": "p", "steps": [{"id": "a", "wait": "100s"}]}))

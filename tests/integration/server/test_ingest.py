@@ -141,6 +141,18 @@ async def test_worker_cannot_start_a_step_that_was_not_scheduled(store: str, eve
         assert (await server.service.log.find_run(posted["runId"])).last_seq == 2
 
 
+async def test_worker_does_not_learn_which_runs_of_others_exist(store: str) -> None:
+    async with running_server(store) as server:
+        other = await server.caller_with(scopes=("events:server",))
+        worker_caller = await server.caller_with(tenant="a", scopes=("events:worker",))
+        scheduled = event("StepScheduled", step_id="a")
+        await other.post("/v1/events", [event("RunQueued"), event("RunStarted"), scheduled])
+        started = {**event("StepStarted", step_id="a"), "tenantId": "a"}
+        existing = await worker_caller.post("/v1/events", started, 403)
+        unknown = await worker_caller.post("/v1/events", {**started, "runId": "unknown"}, 403)
+        assert (existing["code"], existing["detail"]) == (unknown["code"], unknown["detail"])
+
+
 async def test_worker_cannot_write_server_events(store: str) -> None:
     async with running_server(store) as server:
         server_caller = await server.caller_with(scopes=("events:server",))

@@ -88,6 +88,27 @@ async def test_starter_cannot_approve_with_a_token_it_created(store: str) -> Non
         assert (await omar.signal("r", "APPROVE", payload={"stepId": "ok"}))["decision"] == "ACCEPTED"
 
 
+async def test_starter_cannot_approve_a_sub_run_with_a_token_it_created(store: str) -> None:
+    """A sub-run is started by the starter of its parent, not by the server."""
+    asking = {"plan": "q", "steps": [{"id": "ok", "approval": {"prompt": "Go?", "approvers": ["omar", "mia"]}}]}
+    async with running_server(store) as server:
+        jane, omar = await server.caller_with("Admin", name="jane"), await server.caller_with("Viewer", name="omar")
+        mia = await create_token(jane, server, "mia", "Viewer")
+        await jane.start(asking, context={"runId": "stored"})
+        started = (await jane.get(f"{run_path('stored')}/events?eventType=RunStarted"))["events"][0]["payload"]
+        steps = [{"id": "sub", "plan": {"ref": f"plan:sha256:{started['planRef']['sha256']}"}}]
+        await jane.start({"plan": "p", "steps": steps}, context={"runId": "r"})
+        child = run_path("r/sub")
+
+        async def is_asked() -> bool:
+            found = await jane.http.get(f"{child}/events?eventType=ApprovalRequested&stepId=ok")
+            return found.status_code == 200 and found.json()["events"] != []
+
+        await until(is_asked)
+        assert (await mia.signal("r/sub", "APPROVE", 403, payload={"stepId": "ok"}))["code"] == "AUTHZ_DENIED"
+        assert (await omar.signal("r/sub", "APPROVE", payload={"stepId": "ok"}))["decision"] == "ACCEPTED"
+
+
 @pytest.mark.parametrize("name", ["jane", "Jane", "ｊａｎｅ", "JANE"])
 async def test_names_of_tokens_are_unique_as_people_read_them(store: str, name: str) -> None:
     async with running_server(store) as server:
@@ -100,7 +121,19 @@ async def test_names_of_tokens_are_unique_as_people_read_them(store: str, name: 
         await admin.post("/v1/tokens", {"name": name, "roles": ["Viewer"]}, 201)
 
 
-@pytest.mark.parametrize("name", ["jane ", " jane", "j  ane", "j\u0430ne"])
+async def test_name_of_another_script_that_looks_the_same_is_taken() -> None:
+    async with running_server("memory://") as server:
+        admin = await server.caller_with("Admin", name="root")
+        await admin.post("/v1/tokens", {"name": "\u043e\u0441\u0435", "roles": ["Viewer"]}, 201)
+        refused = await admin.post("/v1/tokens", {"name": "oce", "roles": ["Viewer"]}, 409)
+        assert refused["code"] == "TOKEN_NAME_TAKEN"
+        for name in ("Zoë", "Łukasz", "Søren", "Иван", "Ελένη"):
+            await admin.post("/v1/tokens", {"name": name, "roles": ["Viewer"]}, 201)
+
+
+@pytest.mark.parametrize(
+    "name", ["jane ", " jane", "j  ane", "j\u0430ne", "jane\ufe0f", "jan\u034fe", "jane\u3164", "j\u0251ne"]
+)
 async def test_misleading_names_of_tokens_are_refused(name: str) -> None:
     async with running_server("memory://") as server:
         refused = await server.caller().post("/v1/tokens", {"name": name, "roles": ["Viewer"]}, 400)

@@ -56,6 +56,25 @@ def test_commands_refuse_a_script_that_opens_an_app(runwright: Shell, tmp_path: 
     assert not (tmp_path / ".runwright").exists()
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import threading\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()",
+        "import asyncio\nasyncio.run(open_async())",
+    ],
+)
+def test_script_that_opens_an_app_elsewhere_is_not_executed(runwright: Shell, tmp_path: Path, start: str) -> None:
+    """In a thread, or on an event loop."""
+    code = UNGUARDED.format(options="", body="pass").replace("with rw.open", "def main():\n  with rw.open")
+    code = code.replace("\n    run = ", "\n      run = ").replace("\n    snapshot", "\n      snapshot")
+    code = code.replace("\n    print", "\n      print")
+    opening = 'async def open_async():\n    async with rw.open_async("sqlite:///script/runs.db"): print("opened")\n'
+    (tmp_path / "script.py").write_text(f"{code}\n{opening}\n{start}\n")
+    done = runwright.process("plan", "hash", "script.py")
+    assert b"OPEN_DURING_IMPORT" in done.stderr
+    assert not (tmp_path / "script").exists()
+
+
 def test_isolated_step_of_a_script_starts_no_other_run(tmp_path: Path) -> None:
     file = write(tmp_path, options='(step_class="isolation")')
     done = subprocess.run([sys.executable, file.name], cwd=tmp_path, capture_output=True, text=True, timeout=60)

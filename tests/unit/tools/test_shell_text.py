@@ -79,9 +79,33 @@ def test_a_quoted_expression_inside_of_quotes_is_refused(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("shell", "problem"),
+    [
+        ({"command": "echo hi", "shell": "{{ params.name }}"}, "`shell` must not contain an expression"),
+        ({"command": f"print({QUOTED})", "shell": "python3"}, "POSIX shells only"),
+        ({"command": f"echo {QUOTED}", "shell": "/usr/bin/env fish"}, "POSIX shells only"),
+        (f"eval {QUOTED}", "executes it as code"),
+        (f"true && sh -c {QUOTED}", "executes it as code"),
+        (f"find . -exec /bin/bash -ec {QUOTED} \\;", "executes it as code"),
+        (f"ssh host {QUOTED}", "executes it as code"),
+        (f"echo {QUOTED} | python3 -c {QUOTED}", "executes it as code"),
+    ],
+)
+def test_an_expression_that_is_executed_is_refused(shell: Any, problem: str) -> None:
+    with pytest.raises(PlanInvalid, match=problem) as caught:
+        read_data(plan(shell))
+    assert caught.value.code == rw.ErrorCode.UNQUOTED_EXPRESSION
+    permitted = {"command": shell} if isinstance(shell, str) else shell
+    read_data(plan({**permitted, "unquoted": True}))
+
+
+@pytest.mark.parametrize(
     "shell",
     [
         f"echo hello {QUOTED}",
+        f"grep -e {QUOTED} -c file; eval true; echo {QUOTED}",
+        {"command": f"echo {QUOTED}", "shell": "/usr/bin/env bash -eu"},
+        {"command": f"echo {QUOTED}", "shell": "bash -o pipefail"},
         f"echo 'a' {QUOTED} \"b\" ${{#name}} it\\'s {QUOTED}",
         f"echo a#b {QUOTED}",
         f"true # it's a comment\necho {QUOTED}",

@@ -258,7 +258,8 @@ async def healthz(request_context: InjectedContext) -> Response[Health]:
 async def readyz(request_context: InjectedContext) -> Response[Health]:
     service = request_context.service
     if service.is_closing:
-        return json_response({"status": "closing", "detail": "This server is shutting down."}, status=503)
+        document = {"status": "closing", "detail": "This server is shutting down."}
+        return json_response(document, status=503, headers={"retry-after": "1"})
     try:
         async with asyncio.timeout(READY_SECONDS):
             await service.log.store.side_tables.read("token_exists")

@@ -279,6 +279,8 @@ async def _was_scheduled(context: RequestContext, head: _Head) -> bool:
     if attempt > 1:
         wanted.append(("StepRetryScheduled", attempt - 1))
     try:
+        if (await log.find_run(run_id)).identity.tenant_id != head.tenant_id:
+            return False  # the same answer as for a run that does not exist
         found = [await log.find_event(run_id, name, step_id, number) for name, number in wanted]
     except RunwrightError as error:
         if error.code != ErrorCode.RUN_NOT_FOUND:
