@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -228,7 +229,7 @@ class RunStarter:
         if reference.get("sha256") != sha256:
             message = (
                 f"Run {run_id!r} is a run of another plan, or of another version of it. Choose another run id, or "
-                f"start a new run that keeps its unchanged steps: runwright rerun {run_id} --plan FILE"
+                f"start a new run that keeps its unchanged steps: runwright rerun {shlex.quote(run_id)} --plan FILE"
             )
             raise RunwrightError(ErrorCode.PLAN_MISMATCH, message)
         existing: dict[str, Any] = {} if queued is None else queued.payload or {}

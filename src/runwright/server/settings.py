@@ -39,7 +39,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """Time after which a server whose event loop does not answer gives up its runs."""
     connections: int = 2048
     """Open connections; requests on further ones get 503, except health checks."""
-    connections_per_caller: int = 1024
+    connections_per_caller: int = 256
     """Concurrent requests and streams of one caller; further ones get 429."""
     header_seconds: float = 10.0
     """Time to receive the head of a request."""

@@ -22,6 +22,7 @@ import pytest
 from runwright.contract.plan import Step
 from runwright.tools.base import Lane, StepContext, StepError
 from runwright.tools.shell import ShellInputs, ShellTool
+from support.engine import engine, wait_for_end
 from support.waiting import until
 
 TOOL = ShellTool()
@@ -378,3 +379,15 @@ def test_surviving_fork_of_the_engine_keeps_no_step_alive() -> None:
         assert asyncio.run(has_ended(int(pids["pid"])))
     finally:
         os.kill(int(pids["fork"]), signal.SIGKILL)
+
+
+async def test_stored_plan_with_an_unquoted_expression_still_runs(store: str) -> None:
+    """Plans are checked when they are read; runs that exist continue with their plan."""
+    async with engine(store) as operations:
+        shell = {"command": "echo {{ params.name }}", "unquoted": True}
+        plan = operations.load({"plan": "p", "params": {"name": "you"}, "steps": [{"id": "a", "shell": shell}]})
+        step = plan.steps[0]
+        stored = msgspec.structs.replace(step, inputs={"command": "echo {{ params.name }}"})
+        run_id = await operations.start(msgspec.structs.replace(plan, steps=[stored]))
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
+        assert await operations.result(run_id, "a") == {"exitCode": 0, "stdout": "you\n"}

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from runwright.contract.keys import idempotency_key
 from support.live_server import LiveServer
 
 pytestmark = pytest.mark.slow
@@ -120,10 +121,13 @@ def signal(r: random.Random, _server: LiveServer) -> dict[str, Any]:
 
 
 def event(r: random.Random) -> dict[str, Any]:
+    event_type = r.choice(["RunQueued", "RunStarted", "StepStarted", "StepCompleted", "LoopStarted", "Other"])
+    run_id, step_id = r.choice(["fuzz", "held", f"r{r.randrange(50)}"]), r.choice([None, "a", "a[0]", "a@2/t"])
     return {
+        "idempotencyKey": idempotency_key(run_id, step_id, 1, event_type, "p", "1"),
         "eventId": f"00000000-0000-4000-8000-{r.randrange(10**12):012}",
-        "eventType": r.choice(["RunQueued", "RunStarted", "StepStarted", "StepCompleted", "LoopStarted", "Other"]),
-        "runId": r.choice(["fuzz", "held", f"r{r.randrange(50)}"]),
+        "eventType": event_type,
+        "runId": run_id,
         "tenantId": "default",
         "projectId": "default",
         "environmentId": "default",
@@ -131,7 +135,7 @@ def event(r: random.Random) -> dict[str, Any]:
         "planVersion": "1",
         "engineAttemptId": 1,
         "logicalAttemptId": 1,
-        "stepId": r.choice([None, "a", "a[0]", "a@2/t"]),
+        "stepId": step_id,
         "emittedAt": "2026-01-31T00:00:00.000000Z",
         "payload": {"n": 1},
     }
@@ -173,8 +177,21 @@ def encode(r: random.Random, document: Any) -> bytes:
     return body
 
 
+def worker_request(r: random.Random) -> tuple[str, Any]:
+    lease = r.choice(["1-1", "999999-1", "x", "1-", "0"])
+    return r.choice(
+        [
+            ("/v1/leases", {"worker": "w", "queues": ["default"], "most": 1, "waitSeconds": 0}),
+            ("/v1/leases/beat", {"worker": "w", "leases": [lease]}),
+            (f"/v1/leases/{lease}/result?worker=w", {"result": {"n": 1}, "artifacts": []}),
+            (f"/v1/leases/{lease}/output?worker=w", {"parts": [{"stream": "out", "text": "a"}]}),
+            (f"/v1/leases/{lease}/checkpoint?worker=w", {"state": {"n": 1}}),
+        ]
+    )
+
+
 def request(r: random.Random, server: LiveServer) -> tuple[str, bytes]:
-    kind = r.randrange(6)
+    kind = r.randrange(8)
     if kind in (0, 1):
         document: Any = plan(r) if kind == 0 else playbook(r)
         document = mutate(r, document)
@@ -189,6 +206,12 @@ def request(r: random.Random, server: LiveServer) -> tuple[str, bytes]:
     if kind == 4:
         events = [mutate(r, event(r)) for _ in range(r.choice([1, 3]))]
         return "/v1/events", encode(r, events if r.random() < 0.5 else events[0])
+    if kind == 5:
+        path, document = worker_request(r)
+        return path, encode(r, mutate(r, document))
+    if kind == 6:
+        confirmed = signal(r, server)["signalId"]
+        return f"/v1/runs/held/signals/{confirmed}", encode(r, mutate(r, {"decision": "ACCEPTED", "reason": "a"}))
     return r.choice(["/v1/runs", "/v1/events", "/v1/tokens", "/v1/leases"]), r.randbytes(r.choice([0, 10, 300]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,8 @@ async def check_command(session: Session, plan_file: Path, run: str, pairs: tupl
         reason = "" if step["reason"] is None else f"  {step['reason']}"
         click.echo(f"{label}  {printable(step['stepId'])}{reason}")
     kept = sum(step["carriedOver"] for step in preview)
-    click.echo(f"{kept} of {plural(len(preview), 'step')} kept. Start it: runwright rerun {run_id} --plan {plan_file}")
+    command = f"runwright rerun {shlex.quote(run_id)} --plan {shlex.quote(str(plan_file))}"
+    click.echo(f"{kept} of {plural(len(preview), 'step')} kept. Start it: {command}")
     return EXIT_OK
 
 

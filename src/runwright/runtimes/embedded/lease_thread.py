@@ -71,8 +71,10 @@ class LeaseThread:
                 try:
                     if self._is_loop_alive():
                         self._renew()
-                except RuntimeError:
-                    return  # the loop is closed
+                except RuntimeError as error:
+                    if self._loop.is_closed():
+                        return
+                    logger.error("Renewing the lease failed, retrying", exc_info=error)
         finally:
             self._renewer.close()
 
