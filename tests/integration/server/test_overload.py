@@ -207,7 +207,7 @@ async def test_deleted_store_file_is_noticed_without_a_request(tmp_path: Path) -
         await until(is_unavailable)
 
 
-async def test_large_results_are_evaluated_beside_other_requests(store: str) -> None:
+async def test_large_results_are_evaluated_apart_from_other_requests(store: str) -> None:
     """The caller leaves before the body arrives; health checks are answered meanwhile."""
     code = "result=[{'key': number, 'text': 'x' * 20} for number in range(400_000)]"
     plan = {"plan": "p", "steps": [{"id": "a", "python": {"code": code}}], "result": {"rows": "{{ steps.a.result }}"}}
