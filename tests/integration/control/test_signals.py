@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -535,6 +536,18 @@ async def test_retry_run_starts_a_new_run_that_names_the_old_one(
     assert (carried.payload or {})["reasonCode"] == "CARRIED_OVER"
     assert (carried.payload or {})["originRunId"] == old.run_id
     assert len(notes.read_text().splitlines()) == 1
+
+
+async def test_id_of_a_retried_run_cannot_be_known_before(tmp_path: Path) -> None:
+    """It does not follow from what the sender chooses: no other caller can take it first."""
+    signal_id, new_ids = str(uuid4()), set[str | None]()
+    for number in range(2):
+        async with engine(f"sqlite:///{tmp_path}/{number}.db") as operations:
+            plan = operations.load({"plan": "p", "steps": [{"id": "a", "python": python_inputs("1 / 0")}]})
+            await operations.start(plan, run_id="r")
+            await wait_for_end(operations, "r")
+            new_ids.add((await operations.signal("r", "RETRY_RUN", signal_id=signal_id)).new_run_id)
+    assert len(new_ids - {None}) == 2
 
 
 async def test_retry_run_with_force_carries_nothing_over(store: str, tmp_path: Path) -> None:

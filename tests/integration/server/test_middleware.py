@@ -327,7 +327,8 @@ async def test_closing_server_answers_503_and_ends_its_streams(file_store: str) 
         listening = asyncio.create_task(listen())
         await received.wait()
         server.service.is_closing = True
-        assert (await me.get("/readyz", 503))["status"] == "closing"
+        unready = await me.http.get("/readyz")
+        assert (unready.status_code, unready.json()["status"], unready.headers["retry-after"]) == (503, "closing", "1")
         await me.get("/healthz")
         answer = await me.http.get("/v1/runs")
         problem = answer.json()
