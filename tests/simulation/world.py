@@ -14,7 +14,7 @@ from runwright.contract.refs import ErrorInfo
 from runwright.control.operations import Operations
 from runwright.log.memory import MemoryStore
 from runwright.plans.store import PlanStore
-from runwright.runtimes import session
+from runwright.runtimes import run_session
 from runwright.runtimes.embedded.dispatcher import queues_of
 from runwright.runtimes.embedded.engine import Engine
 from runwright.runtimes.executor.executor import Outcome, Work
@@ -262,11 +262,11 @@ class World:
 
     def run(self, work: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
         loop = VirtualLoop()
-        default_slice, session.SLICE = session.SLICE, self.slice
+        default_slice, run_session.SLICE = run_session.SLICE, self.slice
         try:
             return loop.run_until_complete(self._main(loop, work))
         finally:
-            session.SLICE = default_slice
+            run_session.SLICE = default_slice
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()

@@ -53,9 +53,9 @@ async def test_delay_of_a_retry_takes_its_duration(store: str, monkeypatch: pyte
         assert (await wait_for_end(operations, run_id)).status == "FAILED"
 
 
-async def test_wait_until_a_time_ends_when_the_clock_shows_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_until_a_time_ends_when_the_clock_shows_it(file_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     due = from_micros(time.time_ns() // 1000 + 1800 * 10**6)
-    async with engine(store, park_after=PARKED) as operations:
+    async with engine(file_store, park_after=PARKED) as operations:
         run_id = await _waiting_run(operations, {"wait": {"until": due}})
         set_clock(monkeypatch, 3600)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
@@ -68,5 +68,21 @@ async def test_second_step_of_the_clock_is_allowed_for(store: str, monkeypatch: 
         await asyncio.sleep(1.5)
         set_clock(monkeypatch, -7200)
         await asyncio.sleep(1.5)
+        assert not await _has_ended(operations, run_id)
+        assert (await wait_for_end(operations, run_id)).status == "COMPLETED"
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_processes_on_postgres_share_its_clock(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """A wait takes its duration also if the clock of the process that begins it is wrong, and another one ends it."""
+    set_clock(monkeypatch, seconds)
+    async with engine(postgres_url) as operations:
+        run_id = await _waiting_run(operations, {"wait": "4s"})
+        began = time.monotonic()
+    monkeypatch.undo()
+    async with engine(postgres_url, recover=True) as operations:
+        await asyncio.sleep(max(0.0, began + 2 - time.monotonic()))
         assert not await _has_ended(operations, run_id)
         assert (await wait_for_end(operations, run_id)).status == "COMPLETED"

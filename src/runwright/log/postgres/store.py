@@ -58,6 +58,8 @@ class PostgresStore(Store):
         self._pool: Any = None
         self._writers: list[ShardWriter] = []
         self._server_clock = ServerClock(self.clock)
+        if options.get("clock") is None:  # else a test or a simulation has replaced it
+            self.clock = self._server_clock
         self._listener: Connection | None = None
         self._notify_task: asyncio.Task[None] | None = None
         self._polls = 0

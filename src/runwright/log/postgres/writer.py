@@ -61,17 +61,22 @@ class _ClockSample(NamedTuple):
 class ServerClock:
     """The server's clock as an offset of the local monotonic one.
 
-    All processes must agree on persistedAt, also while the wall clock of one of them is set.
+    All processes must agree on the time, also while the wall clock of one of them is wrong or set: on persistedAt, and
+    on due times, since the process that ends a wait may be another one than that which began it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.monotonic = clock.monotonic
         self._offset = clock.now() - self._local()
         self._is_synced = False
         self._due = -math.inf
 
     def now(self) -> int:
         return self._local() + self._offset
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
 
     async def sync(self, connection: Connection, sql: str) -> None:
         if self._clock.monotonic() < self._due:
