@@ -44,7 +44,7 @@ NOT_RUNNABLE = {
 }
 
 
-class Outcome(NamedTuple):
+class FixtureOutcome(NamedTuple):
     state: str  # completed, failed, refused or not run
     reason: str
 
@@ -130,7 +130,7 @@ def runwright(folder: Path, environment: dict[str, str], *arguments: str) -> sub
     )
 
 
-def run_fixture(file: Path, folder: Path, database: str) -> Outcome:
+def run_fixture(file: Path, folder: Path, database: str) -> FixtureOutcome:
     environment = {
         **os.environ,
         **dict.fromkeys(["pg_local", "pg_k8s", *CREDENTIAL.findall(file.read_text(errors="replace"))], database),
@@ -139,18 +139,18 @@ def run_fixture(file: Path, folder: Path, database: str) -> Outcome:
     checked = runwright(folder, environment, "plan", "validate", str(file))
     if checked.returncode != 0:
         problems = re.findall(r"[A-Z]+(?:_[A-Z]+)+ .*", checked.stdout + checked.stderr)
-        return Outcome("refused", problems[0] if problems else "unknown")
+        return FixtureOutcome("refused", problems[0] if problems else "unknown")
     try:
         done = runwright(folder, environment, "run", str(file), "--run-id", "r", *store)
     except subprocess.TimeoutExpired:
-        return Outcome("failed", f"did not end within {TIMEOUT} s")
+        return FixtureOutcome("failed", f"did not end within {TIMEOUT} s")
     if done.returncode == 0:
-        return Outcome("completed", "")
+        return FixtureOutcome("completed", "")
     shown = runwright(folder, environment, "show", "r", "--json", *store)
     if shown.returncode != 0:
-        return Outcome("failed", (done.stderr.strip().splitlines() or ["unknown"])[0])
+        return FixtureOutcome("failed", (done.stderr.strip().splitlines() or ["unknown"])[0])
     cause = json.loads(shown.stdout).get("rootCause") or {}
-    return Outcome("failed", f"{cause.get('stepId')}: {cause.get('code')} {cause.get('message') or ''}".strip())
+    return FixtureOutcome("failed", f"{cause.get('stepId')}: {cause.get('code')} {cause.get('message') or ''}".strip())
 
 
 def main(checkout: Path, names: list[str]) -> int:
@@ -168,7 +168,7 @@ def main(checkout: Path, names: list[str]) -> int:
                     continue
                 name = Path(path).stem
                 if name in NOT_RUNNABLE:
-                    outcome = Outcome("not run", NOT_RUNNABLE[name])
+                    outcome = FixtureOutcome("not run", NOT_RUNNABLE[name])
                 else:
                     own = folder / str(number)
                     own.mkdir()
