@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from runwright.log.postgres.connection import Connection
-from runwright.log.postgres.writer import CLOCK_SYNC_SECONDS, ServerClock
+from runwright.log.postgres.server_clock import CLOCK_SYNC_SECONDS, ServerClock
 
 HOUR = 3600 * 1_000_000
 

@@ -35,7 +35,8 @@ from runwright.log.store import PAGE_BYTES, LeaseRenewer, Store, TailEvent, cut_
 
 from .connection import CONNECTION_ERRORS, Connection, coded_errors, connect, prepare_store, server_name
 from .lease_renewer import PostgresLeaseRenewer
-from .writer import SHARDS, ServerClock, ShardWriter, shard_of
+from .server_clock import ServerClock
+from .writer import SHARDS, ShardWriter, shard_of
 
 logger = logging.getLogger("runwright.log")
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from runwright.contract.clock import Clock
 from runwright.contract.errors import ErrorCode, RunwrightError
 from runwright.contract.events import Refusal
 from runwright.contract.snapshot import RunSummary
@@ -33,16 +31,12 @@ from runwright.log.row_mapping import alert_row, lease_row, run_row
 from runwright.log.sql_files import load_queries
 
 from .connection import CONNECTION_ERRORS, Connection, connect, is_conflict, translate
+from .server_clock import ServerClock
 
 logger = logging.getLogger("runwright.log")
 
 SHARDS = 16
 MAX_BATCH = 1000
-CLOCK_SYNC_SECONDS = 30.0
-SYNC_ATTEMPTS = 3
-GOOD_SYNC_MICROS, MAX_SYNC_MICROS = 20_000, 500_000
-"""Round trips within which the server's time is precise, and precise enough. This process, or the server, may be
-stopped or busy in between."""
 
 LEASE_CACHE_MICROS = 500_000
 """Time for which a lease that was read as live is considered live. A run created under a lease that has just expired
@@ -51,55 +45,6 @@ is claimed by another process."""
 
 def shard_of(run_id: str) -> int:
     return zlib.crc32(run_id.encode()) % SHARDS
-
-
-class _ClockSample(NamedTuple):
-    round_trip: int
-    offset: int
-
-
-class ServerClock:
-    """The server's clock as an offset of the local monotonic one.
-
-    All processes must agree on the time, also while the wall clock of one of them is wrong or set: on persistedAt, and
-    on due times, since the process that ends a wait may be another one than that which began it.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.monotonic = clock.monotonic
-        self._offset = clock.now() - self._local()
-        self._is_synced = False
-        self._due = -math.inf
-
-    def now(self) -> int:
-        return self._local() + self._offset
-
-    async def sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-
-    async def sync(self, connection: Connection, sql: str) -> None:
-        if self._clock.monotonic() < self._due:
-            return
-        best = await self._measure(connection, sql)
-        for _ in range(SYNC_ATTEMPTS - 1):
-            if best.round_trip > GOOD_SYNC_MICROS:
-                best = min(best, await self._measure(connection, sql))
-        is_precise = best.round_trip <= MAX_SYNC_MICROS
-        if is_precise or not self._is_synced:
-            self._offset = best.offset
-        if is_precise:
-            self._is_synced = True
-            self._due = self._clock.monotonic() + CLOCK_SYNC_SECONDS
-
-    async def _measure(self, connection: Connection, sql: str) -> _ClockSample:
-        before = self._local()
-        server: int = await connection.fetchval(sql)
-        after = self._local()
-        return _ClockSample(after - before, server - (before + after) // 2)
-
-    def _local(self) -> int:
-        return int(self._clock.monotonic() * 1_000_000)
 
 
 class ShardWriter:
